@@ -1,7 +1,8 @@
 """Translate the allocation of a claim to the slices that the agent of its node grants.
 
-The allocation is written by the scheduler, or by any user who may write the status of claims. Like a plan of a pod it is read
-strictly: a device that this node does not have, or an amount in which it is not offered, is refused.
+The allocation is in the status of the claim. A scheduler writes it, but so can any user who may write the status of
+claims. It is therefore checked as strictly as the plan of a pod: a device that this node does not have, or an amount in
+which the device is not offered, is refused.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ class ClaimRequest:
     """The devices that one request of a claim was allocated on this node.
 
     Args:
-        name: ``REQUEST`` or ``REQUEST/SUBREQUEST``.
+        name: name of the request in the allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``.
+        pool: name of the ResourceSlices' pool, which is the name of the node.
         devices: device names in the allocation.
-        share_ids: share IDs in the allocation, "" for devices that are not shared.
-        slices: the slices that the devices stand for, each of a different card.
+        share_ids: the share ID of each device in the allocation; "" for devices that are not shared.
+        slices: the slices that the devices stand for, each on a different card.
     """
 
     name: str
@@ -47,11 +49,15 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimPlan:
-    """A claim as one allocation of the agent: all its slices, of one sharing mode and one size.
+    """The slices that the agent grants for a claim in one allocation. All have the same sharing mode and the same size.
 
     Args:
-        admin_access: True if the claim observes the devices and is granted no slice. ``mode`` is "" then, and the slices have
-            no amounts.
+        uid, namespace, name: identity of the claim object.
+        mode: sharing mode of the slices.
+        policy: compute policy of the slices.
+        requests: the requests of the claim with their slices.
+        admin_access: True if the claim only observes the devices and is granted no slice. ``mode`` is then "", and the
+            slices have no amounts.
     """
 
     uid: str
@@ -64,17 +70,17 @@ class ClaimPlan:
 
     @property
     def slices(self) -> tuple[PlannedSlice, ...]:
-        """All slices in the order of the requests, each device once."""
+        """All slices in the order of the requests, with one slice for each device."""
         return tuple({part.device: part for request in self.requests for part in request.slices}.values())
 
     def placement(self, node: str) -> Placement:
-        """Return the placement of the model on ``node``."""
+        """Return the slices as a placement on ``node``, as in an allocation record."""
         return Placement(node=NodeName(node), mode=self.mode, slices=tuple(part.slice() for part in self.slices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """One result of the allocation, its device and the parameters for it."""
+    """One result of the allocation, with the device that it names and the driver parameters that apply to it."""
 
     result: AllocatedDevice
     device: ClaimDevice
@@ -82,11 +88,16 @@ class _Given:
 
 
 def claim_plan(claim: ResourceClaim, node: str, devices: Sequence[Device]) -> ClaimPlan:
-    """Return the plan that the agent of ``node``, which has ``devices``, should grant for a claim.
+    """Return the slices that the agent of a node must grant for an allocated claim.
+
+    Args:
+        claim: the claim.
+        node: name of the agent's node.
+        devices: the devices of that node.
 
     Raises:
-        CalabashError: NOT_FOUND if no device of this driver is allocated or a device is not on this node, MODE_CONFLICT if
-            the slices differ in mode, size or policy, BAD_REQUEST for an allocation that no scheduler writes.
+        CalabashError: NOT_FOUND if no device of this driver is allocated or a device is not on this node, MODE_CONFLICT
+            if the slices differ in mode, size or policy, BAD_REQUEST if the allocation is one that no scheduler writes.
     """
     who = f"claim {claim.metadata.namespace}/{claim.metadata.name}"[:_TEXT_MAX]
     allocation = claim.status.allocation
@@ -146,7 +157,11 @@ def _device(who: str, result: AllocatedDevice, node: str, known: Mapping[str, Cl
 
 
 def _require_once(who: str, given: Sequence[_Given]) -> None:
-    """Raise CalabashError if a card occurs twice, except with admin access."""
+    """Check that no two results name the same card. Results with admin access may.
+
+    Raises:
+        CalabashError: MODE_CONFLICT if two do.
+    """
     seen: dict[str, str] = {}
     for one in given:
         card, name = one.device.device.uuid, one.result.device
@@ -164,7 +179,11 @@ def _observed(one: _Given) -> PlannedSlice:
 
 
 def _slice(who: str, one: _Given) -> PlannedSlice:
-    """Return the slice of a result. Raises CalabashError for amounts in which the device is not offered."""
+    """Return the slice that a result stands for.
+
+    Raises:
+        CalabashError: the device is not offered in the amounts of the result.
+    """
     found, device, capacity = one.device, one.device.device, one.result.consumed_capacity
     _require_parameters(who, one)
     if not found.shared:
@@ -188,7 +207,7 @@ def _slice(who: str, one: _Given) -> PlannedSlice:
 
 
 def _whole(one: _Given) -> PlannedSlice:
-    """Return the slice of a device that is not shared."""
+    """Return the slice of a device that only one claim can have: a whole card or a MIG partition."""
     found, device = one.device, one.device.device
     if _mode(one) == BROKERED.name:
         memory_mib = device.memory_mib - reserve_mib(VGPU.name)
@@ -207,7 +226,11 @@ def _whole(one: _Given) -> PlannedSlice:
 
 
 def _require_parameters(who: str, one: _Given) -> None:
-    """Raise CalabashError(MODE_CONFLICT) if the mode of the device does not support a parameter."""
+    """Check that the sharing mode of the device supports the driver parameters of the result.
+
+    Raises:
+        CalabashError: MODE_CONFLICT if it does not.
+    """
     found, parameters = one.device, one.parameters
     if found.mode == OBSERVED:
         raise CalabashError(
@@ -233,7 +256,11 @@ def _mode(one: _Given) -> ModeName:
 
 
 def _policy(who: str, one: _Given) -> ComputePolicy:
-    """Return the compute policy of a result; best-effort for a software slice without cores."""
+    """Return the compute policy of a result. A software slice for which no compute was requested is best-effort.
+
+    Raises:
+        CalabashError: MODE_CONFLICT if another policy was requested for such a slice.
+    """
     found, asked = one.device, one.parameters.policy
     if found.mode != VGPU.name or consumed(one.result.consumed_capacity.get(CORES), what=CORES):
         return asked or ComputePolicy.FIXED
@@ -247,7 +274,11 @@ def _policy(who: str, one: _Given) -> ComputePolicy:
 
 
 def _uniform(who: str, given: Sequence[_Given], planned: Mapping[int, PlannedSlice]) -> tuple[ModeName, ComputePolicy]:
-    """Return the mode and the policy of all slices. Raises CalabashError(MODE_CONFLICT) if they differ, also in size."""
+    """Return the sharing mode and the compute policy that all slices have.
+
+    Raises:
+        CalabashError: MODE_CONFLICT if the slices differ in mode, policy or size.
+    """
     modes = sorted({_mode(one) for one in given})
     if len(modes) > 1:
         raise CalabashError(

@@ -1,10 +1,13 @@
-"""Amounts of a slice in the consumable capacity of a device, chosen so that the allocator agrees with the sharing mode.
+"""Amounts of slices as consumable capacity of devices in ResourceSlices.
 
-Theory of operation. A software slice takes more of a device than the amount it is given: each has a reserve, which the
-sharing modes count (``SLICE_RESERVE_MIB``). The allocator of Kubernetes only adds up consumed amounts. It rounds a requested
-amount up to ``min`` plus whole steps. With ``min`` set to one step plus the reserve, a request of whole steps is rounded up
-by the reserve. So the consumed amount is the slice with its reserve, and the sum is within the device exactly if the mode
-allows it. With time slicing, where no amount means no limit, the reserves of all slices are subtracted from the start.
+The amounts are chosen so that the allocator of Kubernetes accepts a set of slices exactly if the sharing mode does.
+
+Theory of operation. A software slice needs more memory of a device than its programs can use: the sharing mode adds a
+reserve to each slice (``SLICE_RESERVE_MIB``). The allocator of Kubernetes knows no reserves. It only adds up the
+consumed amounts, and rounds each requested amount up to ``min`` plus a whole number of steps. ``min`` is therefore
+published as one step plus the reserve. A request of whole steps is then rounded up by exactly the reserve, so that the
+consumed amount is that of the slice with its reserve. With time slicing, a slice without an amount has no limit and
+consumes nothing. The reserves of all possible slices are therefore subtracted from the capacity in advance.
 """
 
 from __future__ import annotations
@@ -24,17 +27,25 @@ _RESERVE_MIB = {vgpu.MODE.name: vgpu.SLICE_RESERVE_MIB, MPS_MODE: mps.SLICE_RESE
 
 
 def reserve_mib(mode: ModeName) -> int:
-    """Return the memory that a slice of a shared device consumes in addition to its own amount."""
+    """Return the memory, in MiB, that a slice of a shared device consumes in addition to its own amount."""
     return _RESERVE_MIB[mode]
 
 
 def turns_mib(device: Device) -> int:
-    """Return the memory of a time-sliced device that its slices' limits may sum up to."""
+    """Return the memory of a time-sliced device, in MiB, to which the limits of its slices may sum up."""
     return max(0, device.memory_mib - timeslice.SLICE_RESERVE_MIB * timeslice.replicas_of(device))
 
 
 def consumed(written: str | None, *, what: str) -> int:
-    """Return a consumed count. Raises CalabashError if it is missing or not a whole number."""
+    """Parse an amount that an allocation consumes, as a whole number.
+
+    Args:
+        written: the amount as a Kubernetes quantity; None if the allocation does not have it.
+        what: name of the capacity, for error messages.
+
+    Raises:
+        CalabashError: the amount is missing or not a whole number.
+    """
     amount = parse_quantity(written, what=what) if written is not None else None
     if amount is None or amount.denominator != 1 or amount < 0:
         raise CalabashError(f"the allocation consumes {written or 'nothing'} as {what}, which is no whole number")
@@ -42,7 +53,11 @@ def consumed(written: str | None, *, what: str) -> int:
 
 
 def consumed_mib(written: str | None, *, what: str) -> int:
-    """Return consumed memory in MiB. Raises CalabashError if it is not a whole number of MiB."""
+    """Parse an amount of memory that an allocation consumes, in MiB; see ``consumed``.
+
+    Raises:
+        CalabashError: the amount is missing or not a whole number of MiB.
+    """
     amount = consumed(written, what=what)
     if amount % MIB:
         raise CalabashError(f"the allocation consumes {amount} bytes as {what}, which are no whole MiB")

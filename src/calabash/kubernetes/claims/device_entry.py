@@ -1,10 +1,12 @@
 """Entry of a device in a ResourceSlice: attributes, capacity, and consumption of its card's counters.
 
-Theory of operation. All devices of a card consume one counter set, the card's: its memory slices one by one, its compute
-slices, its media engine; a card without MIG has one counter. A MIG device consumes what its instance occupies. Every other
-device consumes all, except the device for observation, which consumes nothing: the allocator charges counters for admin
-access too. A device that several claims share is charged once, with its first claim. So two MIG instances are allocated
-together exactly if both fit on the card, and a card is never given in two modes at once.
+Theory of operation. A card is offered as several devices, one for each sharing mode and for each possible MIG instance.
+Shared counters keep them apart: each card has one counter set, with one counter for each memory slice, one for the
+compute slices and one for the media engine. (A card without MIG has a single counter.) The device of a MIG instance
+consumes what the instance occupies. Every other device consumes all counters of the card, so that a card is never
+allocated in two modes at once, and two MIG instances are allocated together exactly if both fit on the card. A device
+that several claims share is charged once, when its first claim is allocated. The device with which administrators
+observe a card consumes nothing, because the allocator charges counters for admin access too.
 """
 
 from __future__ import annotations
@@ -59,9 +61,10 @@ class OfferedCard:
     """Facts about a card that are not in its ``Device``; "" if unknown.
 
     Args:
-        name: name of the card in claims.
-        island: name of the group of cards that NVLink connects, "" for none.
+        name: name of the card in ResourceSlices.
+        island: name of the group of cards that NVLink connects with this one; "" for none.
         pcie_root: PCIe root complex of the card.
+        driver_version, cuda_version: version of the GPU driver, and the newest version of CUDA that it supports.
     """
 
     name: str
@@ -74,10 +77,13 @@ class OfferedCard:
 def slice_device(
     found: ClaimDevice, facts: OfferedCard, *, taints: tuple[DeviceTaint, ...], counters: bool
 ) -> SliceDevice:
-    """Return the entry of a device.
+    """Return the entry of a device in a ResourceSlice.
 
     Args:
-        counters: True if the API server supports shared counters.
+        found: the device: a card in one sharing mode, or a MIG instance.
+        facts: facts about its card.
+        taints: taints that keep new claims from the device.
+        counters: True to state the consumption of the card's counters; False if the counters are not published.
     """
     return SliceDevice(
         name=found.name,
@@ -92,12 +98,19 @@ def slice_device(
 
 
 def counter_set(card: str, device: Device) -> CounterSet:
-    """Return the counter set of a card."""
+    """Return the counter set of a card with its total amounts.
+
+    Args:
+        card: name of the card in ResourceSlices.
+    """
     return CounterSet(name=card, counters=_counters(_all(device)))
 
 
 def semantic_version(text: str) -> str:
-    """Return the first three numbers of a version as semver: ``535.104.5`` of ``535.104.05``; "" if there are none."""
+    """Return a version as three numbers without leading zeros, as semver requires: ``535.104.5`` for ``535.104.05``.
+
+    Returns "" if the text begins with no number.
+    """
     numbers = re.findall(r"[0-9]{1,9}", re.split(r"[,+ -]", text.strip(), maxsplit=1)[0])[:3]
     return ".".join(str(int(n)) for n in (*numbers, "0", "0")[:3]) if numbers else ""
 
@@ -198,12 +211,15 @@ def _memory(value_mib: int, *, least_mib: int, default_mib: int) -> DeviceCapaci
 
 
 def _one_of(places: int) -> DeviceCapacity:
-    """Return the capacity of slices, of which each share consumes one."""
+    """Return the capacity that limits the number of shares: each share of the device consumes 1 of ``places``."""
     return DeviceCapacity(value=str(places), request_policy=CapacityRequestPolicy(default="1", valid_values=("1",)))
 
 
 def _quantity(mib: int) -> str:
-    """Return the quantity in the form in which the API server returns it."""
+    """Return an amount in MiB as a quantity, in the form in which the API server returns it.
+
+    Slices that were read back can then be compared with those that were written.
+    """
     amount, units = mib, ["Mi", "Gi", "Ti", "Pi"]
     while amount and amount % 1024 == 0 and len(units) > 1:
         amount, units = amount // 1024, units[1:]

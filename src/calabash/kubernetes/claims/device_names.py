@@ -1,7 +1,7 @@
-"""Names of devices in claims: for each card one name per mode in which it can be allocated.
+"""Devices that claims can be allocated, and their names: one for each sharing mode of a card and each MIG instance.
 
-A name is derived from the card's UUID, not from its index, so that it means the same card after a restart or a change of
-hardware. Names are not parsed: readers look them up among all names of the node's cards.
+A name is derived from the card's UUID, not from its index, so that it means the same card after a restart or a change
+of hardware. Code that reads a name never parses it, but looks it up among the names of the node's cards.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ _UUID = re.compile(r"GPU-([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimDevice:
-    """A mode in which a card can be allocated to a claim.
+    """A device that can be allocated to a claim: a card in one sharing mode, or a MIG instance of it.
 
     Args:
+        name: name of the device in ResourceSlices.
+        device: the card.
+        mode: sharing mode in which the card is then used.
         profile: profile of the MIG instance, or of the instance that an MPS service uses; "" for the whole card.
-        start: placement of that instance; -1 for the whole card.
+        start: first memory slice of that instance; -1 for the whole card.
     """
 
     name: str
@@ -57,7 +60,7 @@ class ClaimDevice:
 
     @property
     def shared(self) -> bool:
-        """True if the device is divided among claims by amounts."""
+        """True if several claims can share the device, each with an amount of it."""
         return self.mode in _SHARED
 
 
@@ -65,7 +68,10 @@ _SHARED = frozenset({VGPU.name, MPS_MODE, TIMESLICE.name})
 
 
 def card_names(devices: Sequence[Device]) -> Mapping[DeviceUuid, str]:
-    """Return the name of each card: ``gpu-`` and eight digits of its UUID, or more of a hash if two would be the same."""
+    """Return the name of each card: ``gpu-`` and the first eight digits of its UUID.
+
+    If two cards would have the same name, both have digits of a hash of their UUIDs instead.
+    """
     short = {device.uuid: _digits(device.uuid) for device in devices}
     taken = Counter(short.values())
     return {
@@ -74,10 +80,10 @@ def card_names(devices: Sequence[Device]) -> Mapping[DeviceUuid, str]:
 
 
 def claim_devices(devices: Sequence[Device]) -> tuple[ClaimDevice, ...]:
-    """Return all devices that claims can have of these cards; by card, the whole card first.
+    """Return all devices that claims can be allocated of these cards, card by card, the whole card first.
 
-    Allocators take the first device that matches, so the placements of a MIG profile are in the order of how many profiles
-    they leave possible.
+    Allocators choose the first device that matches a request. The instances of a MIG profile are therefore ordered so
+    that those come first which leave the largest other profiles possible.
     """
     cards = card_names(devices)
     ordered = sorted(devices, key=lambda device: cards[device.uuid])
@@ -98,7 +104,10 @@ def _of_card(card: str, device: Device) -> Iterator[ClaimDevice]:
 
 
 def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
-    """Return the placements of a profile on an empty card; the one that keeps the largest profiles possible is first."""
+    """Return the first memory slices at which an instance of a profile can be placed on an empty card.
+
+    The placement that leaves the largest other profiles possible is first.
+    """
     if geometry is None:
         return ()
 
@@ -109,7 +118,10 @@ def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
 
 
 def _services(card: str, device: Device) -> Iterator[ClaimDevice]:
-    """Yield the MPS device of the card, or those of the instances that an operator made for MPS."""
+    """Yield the devices of the card that are used with MPS.
+
+    They are the whole card or, if an operator has created MIG instances for MPS, one for each of these instances.
+    """
     layout = [i for i in device.mig_instances if i.fixed] if device.pinned == MPS_MODE else []
     if not layout or device.mig is None:
         yield ClaimDevice(name=f"{card}-mps", device=device, mode=MPS_MODE)
@@ -120,7 +132,10 @@ def _services(card: str, device: Device) -> Iterator[ClaimDevice]:
 
 
 def _word(profile: str) -> str:
-    """Return a profile's name as part of a DNS label: ``1g-10gb-me`` of ``1g.10gb+me``, ``1g-24gb-no-me`` of ``1g.24gb-me``."""
+    """Return the name of a MIG profile in a form that a DNS label may contain.
+
+    ``1g.10gb+me`` becomes ``1g-10gb-me`` and ``1g.24gb-me`` becomes ``1g-24gb-no-me``.
+    """
     return profile.lower().replace("-", "-no-").replace("+", "-").replace(".", "-")
 
 

@@ -1,8 +1,10 @@
-"""Reader of CEL selectors of classes and requests: the comparisons that decide about amounts and kinds of devices.
+"""Reader of the CEL selectors of device classes and requests, for the amounts and kinds of devices that they require.
 
-Theory of operation. Kubernetes' allocator evaluates selectors and decides about every device. This reads only what the
-planner needs. An expression is split at ``&&`` outside of brackets and strings. A part that is one of a few comparisons with
-a constant counts; every other part is left to the allocator. So no condition is assumed that the selector does not contain.
+Theory of operation. The allocator of Kubernetes evaluates selectors in full and decides about every device. This module
+reads only what the planner needs to count a request. An expression is split at ``&&`` outside of brackets and strings.
+Parts that are one of a few known comparisons with a constant are read. All other parts are ignored and left to the
+allocator. The planner may therefore know fewer conditions than a selector contains, but never a condition that it does
+not contain.
 """
 
 from __future__ import annotations
@@ -34,12 +36,13 @@ _NOMINAL = re.compile(rf"device\.attributes\s*{_DOMAIN}\s*\.\s*{NOMINAL_GIB}\s*(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """Conditions of selectors.
+    """Conditions on devices that were read from selectors.
 
     Args:
-        driver: name of the driver, "" if none is named.
-        attributes: required values, by domain and name.
-        nominal_mib_min, reported_mib_min: least memory of each device; 0: any.
+        driver: required name of the driver; "" if the selectors name none.
+        attributes: required values of device attributes, by the domain and the name of the attribute.
+        nominal_mib_min: least nominal size of each device's memory in MiB (80 GiB for an "80 GB" card); 0 for any.
+        reported_mib_min: least memory of each device in MiB, as the driver reports it; 0 for any.
     """
 
     driver: str = ""
@@ -48,12 +51,16 @@ class Demands:
     reported_mib_min: int = 0
 
     def text(self, *names: tuple[str, str]) -> str:
-        """Return the required value of the first of these attributes that has one, or ""."""
+        """Return the required value of the first of these attributes for which there is one; "" if there is none.
+
+        Args:
+            names: domain and name of each attribute.
+        """
         return next((self.attributes[name] for name in names if name in self.attributes), "")
 
 
 def demands_of(expressions: Iterable[str]) -> Demands:
-    """Return the conditions of all expressions together."""
+    """Return the conditions that devices meet if all expressions are true for them."""
     driver, nominal_mib, reported_mib = "", 0, 0
     attributes: dict[tuple[str, str], str] = {}
     for expression in expressions:
@@ -81,7 +88,10 @@ def _demands(expression: str) -> Demands:
 
 
 def _parts(expression: str, depth: int = _DEPTH_MAX) -> Iterator[str]:
-    """Yield the conditions that must all hold; nothing for another kind of expression, or one nested too deeply."""
+    """Yield the parts of an expression that must all be true.
+
+    Yields nothing for an expression that is not a conjunction, and skips parts that are nested too deeply.
+    """
     text = expression.strip()
     cut = _cut(text)
     if cut is None:
@@ -96,7 +106,11 @@ def _parts(expression: str, depth: int = _DEPTH_MAX) -> Iterator[str]:
 
 
 def _cut(text: str) -> list[str] | None:
-    """Split at each ``&&`` outside of brackets and strings. Return None for alternatives, or for unbalanced brackets."""
+    """Split an expression at each ``&&`` outside of brackets and strings.
+
+    Returns None if the expression contains an alternative (``||`` or ``?:``) outside of brackets, or unbalanced
+    brackets.
+    """
     parts: list[str] = []
     open_: list[str] = []
     quote, begin, at = "", 0, 0

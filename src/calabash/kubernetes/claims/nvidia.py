@@ -1,8 +1,10 @@
 """Validation of driver parameters in claims that were written for NVIDIA's DRA driver.
 
-A claim of the classes ``gpu.nvidia.com`` and ``mig.nvidia.com`` is a whole card or a MIG instance in both drivers, and
-containers that share the claim time-slice it, so the strategy TimeSlicing is accepted. Here MPS shares are divided among
-claims, not within one, and the length of time slices is a setting of the node: such parameters are refused.
+Such claims can be used with Calabash without a change if their parameters mean the same. A claim of the classes
+``gpu.nvidia.com`` and ``mig.nvidia.com`` is a whole card or a MIG instance in both drivers, and containers that share
+the claim time-slice the device. The strategy TimeSlicing is therefore accepted. MPS parameters are refused: in NVIDIA's
+driver they divide a device among the containers of one claim, in Calabash each claim has a share. A length of time
+slices is refused because it is a setting of the node.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ _Word = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """Base of the parameters; unknown fields are refused, as in NVIDIA's driver."""
+    """Base class of the parameters. Unknown fields are refused, as in NVIDIA's driver."""
 
 
 class NvidiaTurns(_Strict, frozen=True):
-    """Length of time slices: Default, Short, Medium or Long."""
+    """Length of time slices; ``interval`` is Default, Short, Medium or Long."""
 
     interval: _Word | None = None
 
 
 class NvidiaSharing(_Strict, frozen=True):
-    """Sharing of a device among the containers that share a claim."""
+    """Strategy by which the containers that use a claim share its device: TimeSlicing or MPS."""
 
     strategy: _Word
     time_slicing_config: NvidiaTurns | None = None
@@ -45,7 +47,7 @@ class NvidiaIommu(_Strict, frozen=True):
 
 
 class NvidiaGpuConfig(_Strict, frozen=True):
-    """``GpuConfig`` and ``MigDeviceConfig``."""
+    """The documents ``GpuConfig`` and ``MigDeviceConfig`` of NVIDIA's driver, for whole cards and for MIG instances."""
 
     api_version: _Word
     kind: Literal["GpuConfig", "MigDeviceConfig"]
@@ -53,7 +55,7 @@ class NvidiaGpuConfig(_Strict, frozen=True):
 
 
 class NvidiaVfioConfig(_Strict, frozen=True):
-    """``VfioDeviceConfig``."""
+    """The document ``VfioDeviceConfig`` of NVIDIA's driver, for cards that are passed to virtual machines."""
 
     api_version: _Word
     kind: Literal["VfioDeviceConfig"]
@@ -66,7 +68,11 @@ msgspec.json.Decoder(NvidiaVfioConfig)
 
 
 def require_same(parameters: Any) -> None:
-    """Raise CalabashError for parameters that are invalid, or that have another meaning here."""
+    """Check that parameters for NVIDIA's driver are valid and mean the same in Calabash.
+
+    Raises:
+        CalabashError: UNSUPPORTED if they mean something else, BAD_REQUEST if they are invalid.
+    """
     kind = parameters.get("kind") if isinstance(parameters, dict) else None
     form: type[NvidiaVfioConfig | NvidiaGpuConfig] = NvidiaVfioConfig if kind == "VfioDeviceConfig" else NvidiaGpuConfig
     try:

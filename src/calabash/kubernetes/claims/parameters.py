@@ -1,7 +1,8 @@
-"""Opaque driver parameters of claims and classes (``SliceConfig``): strict decoding and merging.
+"""Opaque driver parameters of claims and device classes (``SliceConfig``): strict decoding and merging.
 
-Parameters of the class are applied first, and those of the claim replace them field by field. Parameters for NVIDIA's driver
-are checked too (``nvidia``).
+Opaque parameters are those that Kubernetes passes to the driver without reading them. Parameters of the class are
+applied first; parameters of the claim replace them field by field. Parameters for NVIDIA's driver are only checked
+(``nvidia``).
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ _ISOLATIONS = {level.name.lower(): level for level in (Isolation.COOPERATIVE, Is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceParameters:
-    """Parameters for the use of an allocated device; None for a field that is not set.
+    """Parameters for the use of an allocated device; None for a parameter that is not set.
 
     Args:
-        spill_mib: host memory in addition to the allocated device memory.
+        policy: compute policy of the slice.
+        spill_mib: host memory, in MiB, that the slice has in addition to the allocated device memory.
+        isolation: isolation level of the slice.
     """
 
     policy: ComputePolicy | None = None
@@ -42,7 +45,7 @@ class SliceParameters:
     isolation: Isolation | None = None
 
     def over(self, other: SliceParameters) -> SliceParameters:
-        """Return both combined; fields of this one have precedence."""
+        """Return the combination of both; a parameter that is set in this object has precedence over ``other``."""
         return SliceParameters(
             policy=self.policy if self.policy is not None else other.policy,
             spill_mib=self.spill_mib if self.spill_mib is not None else other.spill_mib,
@@ -51,7 +54,7 @@ class SliceParameters:
 
 
 class SliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """The parameters document. ``spill`` is a quantity like ``4Gi``, ``isolation`` is cooperative or brokered."""
+    """The document with the parameters. ``spill`` is a quantity like ``4Gi``, ``isolation`` is cooperative or brokered."""
 
     api_version: str
     kind: str
@@ -65,7 +68,14 @@ msgspec.json.Decoder(SliceConfig)
 
 
 def read_parameters(parameters: Any) -> SliceParameters:
-    """Decode one parameters document. Raises CalabashError if it is not exactly one."""
+    """Decode a ``SliceConfig``.
+
+    Args:
+        parameters: the document as dictionaries and lists.
+
+    Raises:
+        CalabashError: the document is not a valid ``SliceConfig``.
+    """
     _require_short(parameters)
     if not isinstance(parameters, dict):
         raise CalabashError("the parameters are not an object", hint=f"write apiVersion: {API_VERSION}, kind: {KIND}")
@@ -84,7 +94,15 @@ def read_parameters(parameters: Any) -> SliceParameters:
 
 
 def parameters_for(request: str, configs: Sequence[AllocatedConfig]) -> SliceParameters:
-    """Return the parameters for one request, named as in an allocation's result. Raises CalabashError if they are invalid."""
+    """Return the merged parameters that apply to one request of a claim.
+
+    Args:
+        request: name of the request as in the results of an allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``.
+        configs: configurations of the allocation, of the class and of the claim.
+
+    Raises:
+        CalabashError: a configuration is invalid, or there are too many.
+    """
     if len(configs) > CONFIGS_MAX:
         raise CalabashError(f"the claim has {len(configs)} configurations, at most {CONFIGS_MAX}", hint="join them")
     names = {request, request.partition("/")[0]}
@@ -96,10 +114,12 @@ def parameters_for(request: str, configs: Sequence[AllocatedConfig]) -> SlicePar
 
 
 def read_opaque(opaque: OpaqueConfig) -> SliceParameters:
-    """Return the parameters for this driver; empty for other drivers. Parameters for NVIDIA's driver are checked only.
+    """Return the parameters of a configuration for this driver; for other drivers' configurations, no parameter is set.
+
+    Parameters for NVIDIA's driver are checked.
 
     Raises:
-        CalabashError: the parameters are invalid, or have another meaning here.
+        CalabashError: the parameters are invalid, or those for NVIDIA's driver mean something else in Calabash.
     """
     if opaque.driver == NVIDIA_DRIVER:
         _require_short(opaque.parameters)

@@ -1,6 +1,6 @@
-"""Translate the spec of a claim to one ``GpuRequest``, before anything is allocated.
+"""Translate the spec of a claim to one ``GpuRequest``, before devices are allocated to the claim.
 
-Claims then wait in the same queues as other requests. The allocation itself is read by ``allocated``.
+Pods with claims can then wait in the same queues as other pods. The allocation of a claim is read by ``allocated``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ _Way = ExactDeviceRequest | DeviceSubRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ask:
-    """One request of a claim for this driver. ``name`` is as in an allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``."""
+    """One request of a claim for devices of this driver.
+
+    Args:
+        name: name as in the results of an allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``.
+        way: the request, or the chosen one of its alternatives.
+        demands: conditions in the selectors of the request and of its class.
+        parameters: driver parameters that apply to the request.
+    """
 
     name: str
     way: _Way
@@ -52,18 +59,22 @@ class _Ask:
 
 
 def is_ours(found: DeviceClass) -> bool:
-    """Return True if the selectors of a class require this driver."""
+    """Return True if the selectors of a device class require this driver."""
     return _demands(found, ()).driver == DRIVER
 
 
 def request_of(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> GpuRequest | None:
-    """Return the request of a claim, None if it asks for no device of this driver or only for admin access.
+    """Return the request of a claim; None if it asks for no device of this driver, or only for admin access.
 
-    A request with several alternatives counts as the first one for this driver.
+    If a request of the claim has several alternatives, the first one for devices of this driver is used.
+
+    Args:
+        spec: the spec of the claim.
+        classes: the device classes by name.
 
     Raises:
-        CalabashError: NOT_FOUND for a class that does not exist; UNSUPPORTED, MODE_CONFLICT or BAD_REQUEST for a claim that
-            the planner cannot count.
+        CalabashError: NOT_FOUND if a class does not exist; UNSUPPORTED, MODE_CONFLICT or BAD_REQUEST if the number or
+            the amounts of the claim's devices cannot be determined.
     """
     if len(spec.devices.requests) > REQUESTS_MAX:
         raise CalabashError(f"{len(spec.devices.requests)} requests in one claim", hint=f"at most {REQUESTS_MAX}")
@@ -112,7 +123,10 @@ def _demands(found: DeviceClass, more: Iterable[DeviceSelector]) -> Demands:
 
 
 def _allocated_configs(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
-    """Return configurations in the form of an allocation; those of a class hold for the requests of that class."""
+    """Return configurations in the form that they have in an allocation.
+
+    Configurations of a class apply to the requests for that class only, so the request is added to them.
+    """
     names = (request,) if source == "FromClass" else ()
     return [AllocatedConfig(source=source, requests=one.requests or names, opaque=one.opaque) for one in configs]
 
@@ -156,7 +170,7 @@ def _translated(ask: _Ask) -> GpuRequest:
 
 
 def _shared(base: GpuRequest, capacity: Mapping[str, int], parameters: SliceParameters) -> GpuRequest:
-    """Return the request for a share of each device, in the amounts that the allocator would allocate."""
+    """Return the request for a share of each device, in the amounts that the allocator of Kubernetes would allocate."""
     memory_mib, cores = capacity.get(MEMORY), capacity.get(CORES, 0)
     if memory_mib is not None:
         memory_mib = _consumed_mib(memory_mib, base.mode)
@@ -177,7 +191,7 @@ def _shared(base: GpuRequest, capacity: Mapping[str, int], parameters: SlicePara
 
 
 def _consumed_mib(asked_mib: int, mode: ModeName) -> int:
-    """Return the memory of a slice after the allocator has rounded up the request; see ``capacity``."""
+    """Return the memory in MiB that a slice has after the allocator has rounded up the request; see ``capacity``."""
     reserve = reserve_mib(mode)
     least = reserve + STEP_MIB if reserve else 0
     return max(least + -(-max(0, asked_mib - least) // STEP_MIB) * STEP_MIB - reserve, 1)
@@ -200,7 +214,7 @@ def _mode(demands: Demands, capacity: Mapping[str, int]) -> ModeName:
 
 
 def _amounts(capacity: CapacityRequirements | None) -> dict[str, int]:
-    """Return memory in MiB and cores in percent, per device."""
+    """Return the requested memory in MiB and the requested cores in percent, of each device, by name."""
     found: dict[str, int] = {}
     for name, written in (capacity.requests if capacity is not None else {}).items():
         what = name.removeprefix(f"{DRIVER}/")

@@ -1,13 +1,16 @@
-"""Publisher of a node's ResourceSlices, which are written only if they differ from the wanted ones.
+"""Publisher of a node's ResourceSlices. They are written only if those in the API server differ from the wanted ones.
 
-Theory of operation. All slices of a pool have one generation; the scheduler ignores the pool while some slices have an older
-one. So a change of several slices is a new generation of all, and a change of one, as the health of a device, is written to
-that slice alone: no reader sees a partial change. A watch reports when the kubelet or another client has deleted or changed
-slices. After a write the watch is trusted again when a newer list has been read.
+Theory of operation. The slices of a node form a pool, and each has the number of the pool's generation. A scheduler
+ignores the pool while some slices have an older generation than others. If several slices change, all are written with
+a new generation, so that no scheduler uses a partial change. If only one slice changes, for example when the health of
+a device does, it is written alone in the current generation. A watch reports when the kubelet or another client has
+deleted or changed slices. After a write, the copies of the watch are outdated; they are used again when a newer list
+has been read.
 
-An API server drops fields of features that it does not have. So the response to a write is compared with what was written,
-and dropped features are not used: without shared counters a device could be allocated in two modes, so the node then offers
-whole cards only. Features are detected again when the slices were deleted, as after an upgrade.
+An API server silently drops fields that belong to features that it does not have. The response to each write is
+therefore compared with what was written, and features whose fields were dropped are no longer used. Without shared
+counters, for example, a card could be allocated in two modes at once, so the node then offers whole cards only. The
+features are detected again after the slices were deleted, which happens when the API server is upgraded.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class SlicePublisher:
-    """Publisher of the slices of one node. Used by a single thread; ``stop`` ends its watch."""
+    """Publisher of the slices of one node. Methods must be called from a single thread; ``stop`` ends its watch."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
@@ -52,7 +55,7 @@ class SlicePublisher:
 
     @property
     def degraded(self) -> str:
-        """Devices that are not offered because the API server cannot store them; "" if all are."""
+        """Text about the devices that are not offered because the API server cannot store them; "" if all are offered."""
         features = self._features
         if not features.counters:
             return "whole cards only: the API server keeps no shared counters (feature DRAPartitionableDevices)"
@@ -61,7 +64,18 @@ class SlicePublisher:
         return "; ".join(missing)
 
     def publish(self, snapshot: NodeSnapshot, facts: SliceFacts) -> bool:
-        """Write the slices if they differ from the wanted ones; return True if they were written. Raises KubeError."""
+        """Write the slices if those in the API server differ from the wanted ones.
+
+        Args:
+            snapshot: the devices and allocations of the node.
+            facts: facts about the node that are not in the snapshot.
+
+        Returns:
+            True if slices were written; False if they are up to date or the watch has not read them yet.
+
+        Raises:
+            KubeError: the API server refuses a write or does not answer.
+        """
         if not self._is_synced():
             return False
         have = self._have()
@@ -87,7 +101,7 @@ class SlicePublisher:
         )
 
     def withdraw(self) -> None:
-        """Delete all slices of the node. Raises KubeError."""
+        """Delete all slices of the node, so that no further claim is allocated its devices. Raises KubeError."""
         listed = self._client.list(RESOURCE_SLICE, field_selector=f"spec.nodeName={self._node}")
         for one in listed.items:
             if one.spec.driver == DRIVER:
@@ -95,12 +109,12 @@ class SlicePublisher:
         self._wanted, self._kept = None, {}
 
     def stop(self) -> None:
-        """Stop the watch. The slices stay, because an agent may be replaced for a moment only."""
+        """Stop the watch. The slices are kept, because the next agent of the node may start within a moment."""
         if self._started:
             self._mirror.stop()
 
     def _of(self, snapshot: NodeSnapshot, facts: SliceFacts) -> tuple[ResourceSliceSpec, ...]:
-        """Return the wanted slices; they are built only after a change, because that takes milliseconds."""
+        """Return the wanted slices. They are built again only after a change, because building takes milliseconds."""
         states = tuple(replace(state, reading=None, cause="") for state in snapshot.devices)
         told = (states, facts, self._features)
         if told != self._told:
@@ -122,7 +136,7 @@ class SlicePublisher:
         )
 
     def _only_change(self, wanted: Sequence[ResourceSliceSpec], have: Mapping[str, ResourceSlice]) -> int | None:
-        """Return the index of the only slice that has changed, None if there is not exactly one."""
+        """Return the index of the slice that must be written if it is the only one; None otherwise."""
         if (
             self._wanted is None
             or len(wanted) != len(self._wanted)
@@ -133,7 +147,7 @@ class SlicePublisher:
         return changed[0] if len(changed) == 1 else None
 
     def _write_one(self, number: int, bare: ResourceSliceSpec) -> ServerFeatures:
-        """Write one slice of the current generation. Returns features as ``_write``."""
+        """Write one slice in the current generation; return the features that the API server turned out to have."""
         name, spec = slice_name(self._node, number), _in_generation(bare, self._generation)
         self._wanted = None
         try:
@@ -182,7 +196,7 @@ class SlicePublisher:
         return self._client.create(RESOURCE_SLICE, {"metadata": {"name": name, **meta}, "spec": written})
 
     def _owner(self) -> list[dict[str, Any]]:
-        """Return the owner reference to the Node object, with which the slices are deleted."""
+        """Return the owner reference to the Node object, so that the slices are deleted when the Node object is."""
         node = self._client.get(NODE, self._node)
         if node is None:
             raise CalabashError(f"node {self._node} is not in the API server", reason=Reason.NOT_FOUND)
@@ -197,7 +211,7 @@ def _in_generation(spec: ResourceSliceSpec, generation: int) -> ResourceSliceSpe
 
 
 def _bare(spec: ResourceSliceSpec) -> ResourceSliceSpec:
-    """Return the spec without generation and times, which differ between writes."""
+    """Return the spec without its generation and times, so that two specs can be compared."""
     devices = tuple(
         msgspec.structs.replace(
             device, taints=tuple(msgspec.structs.replace(taint, time_added=None) for taint in device.taints)
@@ -208,7 +222,13 @@ def _bare(spec: ResourceSliceSpec) -> ResourceSliceSpec:
 
 
 def _learned(features: ServerFeatures, wrote: ResourceSliceSpec, got: ResourceSliceSpec) -> ServerFeatures:
-    """Return the features of the API server, from a spec that was written and the one that was returned."""
+    """Return ``features`` without those whose fields the API server dropped.
+
+    Args:
+        features: features that the API server was believed to have.
+        wrote: the spec that was written.
+        got: the spec that the API server returned.
+    """
     pairs = list(zip(wrote.devices, got.devices, strict=False))
     return replace(
         features,

@@ -1,8 +1,8 @@
 """Build the ResourceSlices of a node from its snapshot.
 
-The devices of a card do not appear and disappear with its state: an allocated device that is in no slice would no longer
-count, and its card would be allocated again. So state is expressed by taints, and a device that cannot be used now stays,
-tainted.
+A device stays in its ResourceSlice even if it cannot be used now, and gets a taint that keeps new claims from it. It is
+not removed, because the allocator counts only allocated devices that are in a slice: if an allocated device were
+removed, the counters of its card would be free, and the card would be allocated again.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ _NAME_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFeatures:
-    """Features of the API server for slices.
+    """Features of the API server that decide about the form of ResourceSlices.
 
     Args:
-        apart: counters are in separate slices (1.35), otherwise in the slices of their devices.
-        counters: shared counters are stored.
-        shares: devices with multiple allocations are stored.
-        taints: device taints are stored.
+        apart: True if counters must be in slices of their own (Kubernetes 1.35), False if they must be in the slices of
+            the devices that consume them.
+        counters: True if the API server stores shared counters.
+        shares: True if it stores that a device allows multiple allocations.
+        taints: True if it stores taints of devices.
     """
 
     apart: bool = True
@@ -59,12 +60,13 @@ class ServerFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFacts:
-    """Facts for the slices that are not in a snapshot.
+    """Facts about a node that its ResourceSlices depend on and that are not in its snapshot.
 
     Args:
+        driver_version, cuda_version: versions of the GPU driver and of CUDA; "" if unknown.
         claimed: allocations of the node that belong to claims.
-        closed: why the node grants nothing; "" if it does.
-        pcie_roots: PCIe root complex of each device, if known.
+        closed: the reason why the node makes no new grants; "" if it makes them.
+        pcie_roots: PCIe root complex of each device for which it is known.
     """
 
     driver_version: str = ""
@@ -75,13 +77,13 @@ class SliceFacts:
 
 
 def pcie_roots(devices: Iterable[Device], tree: PciTree) -> dict[DeviceUuid, str]:
-    """Return the PCIe root complex of each device that this host shows."""
+    """Return the PCIe root complex of each device for which the host's sysfs shows one."""
     roots = {device.uuid: tree.root_of(address) for device in devices if (address := pci_address(device.pci_bus_id))}
     return {uuid: root for uuid, root in roots.items() if root}
 
 
 def slice_name(node: str, number: int) -> str:
-    """Return the name of a slice of a node."""
+    """Return the name of a node's ResourceSlice with a given number."""
     if len(node) > _NAME_MAX:
         node = f"{node[: _NAME_MAX - 9].rstrip('.-')}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
     return f"{node}-{DRIVER}-{number}"
@@ -90,10 +92,15 @@ def slice_name(node: str, number: int) -> str:
 def slices_of(
     snapshot: NodeSnapshot, facts: SliceFacts, features: ServerFeatures = ServerFeatures()
 ) -> tuple[ResourceSliceSpec, ...]:
-    """Return the slices of the node's pool, in generation 0 and in a stable order. Empty without devices.
+    """Return the ResourceSlices of the node, in generation 0 and in an order that does not change between calls.
 
-    Counters are included only if a card can be allocated in more than one mode. Without counters, kube-scheduler does not
-    read the slices of other nodes for each node.
+    The result is empty if the node has no devices. Counters are included only if a card can be allocated in more than
+    one mode, because kube-scheduler does more work for slices with counters.
+
+    Args:
+        snapshot: the devices and allocations of the node.
+        facts: facts about the node that are not in the snapshot.
+        features: features of the API server.
     """
     states = {state.device.uuid: state for state in snapshot.devices}
     cards = [state.device for state in snapshot.devices]
@@ -147,7 +154,10 @@ def _facts(
 
 
 def _islands(cards: Sequence[Device], names: Mapping[DeviceUuid, str]) -> dict[DeviceUuid, str]:
-    """Return an NVLink group for each device with NVLink: the first name among the devices that it reaches."""
+    """Return the name of the NVLink group of each device that has NVLink.
+
+    A group contains all devices that are connected directly or over others. Its name is the first of their names.
+    """
     peers = {card.uuid: {p for p in card.nvlink_peers if p in names} for card in cards}
     for uuid, others in list(peers.items()):
         for other in others:
@@ -164,7 +174,10 @@ def _islands(cards: Sequence[Device], names: Mapping[DeviceUuid, str]) -> dict[D
 
 
 def _is_offered(found: ClaimDevice, state: DeviceSnapshot, features: ServerFeatures) -> bool:
-    """Return True if a device is in a slice: neither the pinned mode of the card nor the API server excludes it."""
+    """Return True if a device must be in a slice.
+
+    A device is left out if its card is pinned to another sharing mode, or if the API server lacks a feature for it.
+    """
     if not features.counters:
         return found.mode == EXCLUSIVE.name and found.device.pinned in {"", found.mode}
     if found.shared and not features.shares:
@@ -197,7 +210,7 @@ def _taints(found: ClaimDevice, state: DeviceSnapshot, facts: SliceFacts) -> tup
 
 
 def _is_barred(found: ClaimDevice) -> bool:
-    """Return True if an instance that stays on the card is in the way of the device."""
+    """Return True if a MIG instance on the card that must not be destroyed prevents the use of the device."""
     device = found.device
     stays = [i for i in device.mig_instances if i.stays]
     if not stays or device.mig is None:
@@ -217,7 +230,10 @@ _Part = tuple[tuple[CounterSet, ...], tuple[SliceDevice, ...]]
 
 
 def _apart(groups: Sequence[_Group], *, counters: bool) -> Iterator[_Part]:
-    """Yield the counters first, then all devices; devices of a card are in one slice, so that its state is a change of one."""
+    """Yield slices with counters only, then slices with devices only.
+
+    The devices of a card are in one slice if they fit, so that a change of the card's state changes one slice only.
+    """
     sets = [one for one, _ in groups] if counters else []
     for at in range(0, len(sets), COUNTER_SETS_MAX):
         yield tuple(sets[at : at + COUNTER_SETS_MAX]), ()
@@ -235,7 +251,7 @@ def _apart(groups: Sequence[_Group], *, counters: bool) -> Iterator[_Part]:
 
 
 def _together(groups: Iterable[_Group]) -> Iterator[_Part]:
-    """Yield cards with their counters and devices, as many as fit into a slice."""
+    """Yield slices that contain cards with both their counters and their devices, as many as fit into a slice."""
     sets: list[CounterSet] = []
     devices: list[SliceDevice] = []
     for one, more in groups:

@@ -1,10 +1,10 @@
 """Leadership that follows kube-scheduler: the planner leads in the pod whose kube-scheduler leads.
 
-Each replica of the control plane is a pod with one kube-scheduler and one planner. kube-scheduler asks the planner of
-its own pod over the loopback interface, which no other pod can reach. So both must lead in the same pod. The
-kube-schedulers elect their leader with a Lease of their own. A planner stands for election only while the holder of
-that Lease is in its pod, and resigns otherwise. The planners' own election still ensures that no two planners decide at
-the same time.
+Each replica of the control plane is a pod with one kube-scheduler and one planner. kube-scheduler calls the planner of
+its own pod over the loopback interface, which no other pod can reach. The leading kube-scheduler and the leading
+planner must therefore be in the same pod. The kube-schedulers elect their leader with a Lease of their own. A planner
+stands for election only while the holder of that Lease is in its pod, and resigns otherwise. The planners' own election
+still ensures that no two planners decide at the same time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class Candidate(Protocol):
-    """A candidate for leadership; see ``leader.lease.Election``."""
+    """A candidate for leadership; ``leader.lease.Election`` describes the methods."""
 
     def leads(self) -> bool: ...
 
@@ -37,9 +37,11 @@ class ColocatedCandidate:
     """Candidate that stands for election only while the kube-scheduler of its pod leads.
 
     Args:
-        namespace: namespace of the Lease.
+        election: the planner's own election.
+        client: client of the API server.
+        namespace: namespace of kube-scheduler's Lease.
         lease: name of kube-scheduler's Lease.
-        host: the pod's host name, with which its kube-scheduler's identity begins.
+        host: host name of the pod. The identity of its kube-scheduler in the Lease begins with this name.
     """
 
     def __init__(self, election: Candidate, client: KubeClient, *, namespace: str, lease: str, host: str) -> None:

@@ -1,8 +1,9 @@
 """Leader election with a Lease object.
 
-A leader renews its lease well before the term ends. If it cannot renew, it stops leading MARGIN_S seconds before the
-end of the term. Another candidate takes over when it has seen no renewal for a whole term. So no two lead at the same
-time. Each side measures the time with its own clock, because the clocks of two machines may differ.
+A leader renews its lease well before the term ends. If it cannot renew the lease, it stops leading MARGIN_S seconds
+before the end of the term. Another candidate acquires the lease only when it has seen no renewal for a whole term. The
+two rules together ensure that no two candidates lead at the same time. Each candidate measures the time since it saw a
+renewal with its own clock, because the clocks of two machines may differ.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Election:
     """One candidate for a lease. A single thread calls ``step`` every ``RENEW_EVERY_S`` seconds.
 
     Args:
+        client: client of the API server.
         namespace, name: namespace and name of the Lease object.
         identity: name of the candidate in the Lease, unique among candidates.
         now_s: monotonic clock in seconds.
@@ -51,7 +53,7 @@ class Election:
         self._in_touch = False
 
     def leads(self) -> bool:
-        """Return True while this candidate leads: from a renewal until a margin before the end of the term."""
+        """Return True while this candidate leads: from a renewal until MARGIN_S seconds before the end of the term."""
         margin_s = min(MARGIN_S, self._term_s / 3)
         return self._renewed_at_s is not None and self._now_s() < self._renewed_at_s + self._term_s - margin_s
 
@@ -83,7 +85,7 @@ class Election:
         return self.leads()
 
     def resign(self) -> None:
-        """Give the lease back, so that another candidate can lead at once. Does nothing if it is not held."""
+        """Release the lease, so that another candidate can lead at once. Does nothing if this candidate does not hold it."""
         if self._renewed_at_s is None:
             return
         self._renewed_at_s = None
@@ -92,7 +94,7 @@ class Election:
             self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _stamp()})
 
     def holder(self) -> str:
-        """Return the holder as last seen; "" for none."""
+        """Return the identity of the lease's holder at the last step; "" if the lease had no holder."""
         return (self._observed[0] if self._observed else None) or ""
 
     # ---- inside ---------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Leadership loop: a thread that renews the lease, and counts terms.
+"""Leadership loop: a thread that acquires and renews the lease, and the number of the current term.
 
-A term begins when this planner acquires leadership and ends when it loses leadership. If it acquires leadership again
-right after, a new term begins, because another planner may have led in between. Every decision belongs to a term, and
-after the end of the term none of its results is written.
+A term begins when this replica acquires leadership and ends when it loses leadership. If it acquires leadership again
+right after, a new term begins, because another replica may have led in between. Callers remember the term in which they
+made a decision, and write its results only while that term lasts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _RETRY_S = 0.5  # between attempts while the API server does not answer
 
 
 class LeadershipLoop:
-    """Thread that renews or acquires leadership; see the module's description.
+    """Thread that acquires and renews the lease; the module describes terms.
 
     Args:
+        election: the candidate.
         every_s: seconds between attempts to renew or acquire the lease.
         stepped: called after each attempt, with True if the API server answered.
     """
@@ -46,20 +47,20 @@ class LeadershipLoop:
             self._thread.join()
 
     def resign(self) -> None:
-        """Give the lease back, so that another planner can lead at once."""
+        """Release the lease, so that another replica can lead at once. A failure is logged only."""
         try:
             self._election.resign()
         except CalabashError as error:
             log.warning("the lease was not given back", error=error.message)
 
     def term(self) -> int:
-        """Return the number of the current term; 0 if this planner does not lead."""
+        """Return the number of the current term; 0 if this replica does not lead."""
         if self._stopping.is_set() or not self._election.leads():
             return 0
         return self._election.term()
 
     def holder(self) -> str:
-        """Return the identity of the lease's holder, as last seen; "" for none."""
+        """Return the identity of the lease's holder at the last attempt; "" if the lease had no holder."""
         return self._election.holder()
 
     def _run(self) -> None:

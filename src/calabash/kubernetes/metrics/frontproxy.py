@@ -1,7 +1,8 @@
-"""Authentication of API servers that proxy requests to the metrics server, by their client certificate.
+"""Authentication of API servers that forward requests to the metrics server, by their client certificates.
 
-An API server has authenticated and authorized the user before it proxies a request, so only its own certificate is checked.
-Every API server publishes the authority and the names of these certificates in a ConfigMap.
+An API server authenticates and authorizes the user before it forwards a request. The metrics server therefore checks
+only the certificate of the API server. API servers publish the authority of these certificates, and the names in them,
+in the ConfigMap ``kube-system/extension-apiserver-authentication``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ _NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"
 
 
 def read_front_proxy(client: KubeClient) -> TrustedClients:
-    """Return the authority and the names that API servers publish. Raises CalabashError."""
+    """Read from the ConfigMap which client certificates API servers use.
+
+    Raises:
+        CalabashError: the ConfigMap cannot be read or names no authority.
+    """
     found = client.get(CONFIG_MAP, _NAME, _NAMESPACE)
     data = found.data if found is not None else {}
     authority = data.get("requestheader-client-ca-file", "")

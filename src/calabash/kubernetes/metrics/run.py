@@ -1,7 +1,8 @@
 """``calabash metrics``: construct, run and stop the server of external metrics.
 
-It serves, and is ready, when it has a certificate and has read the nodes. When the authority of API servers changes the
-process ends and its container is started again, because an SSL context cannot drop an authority.
+The server begins to serve, and becomes ready, when it has a certificate and has read the nodes. When the authority of
+the API servers' client certificates changes, the process ends so that its container is started again, because an SSL
+context cannot drop an authority.
 """
 
 from __future__ import annotations
@@ -40,21 +41,24 @@ log = structlog.get_logger(__name__)
 
 
 class ApiServiceTarget(KubeStruct, frozen=True):
-    """The service of an APIService object."""
+    """The Kubernetes service to which API servers forward the requests of an API group."""
 
     namespace: str = ""
     name: str = ""
 
 
 class ApiServiceSpec(KubeStruct, frozen=True):
-    """Specification of an APIService object; ``ca_bundle`` is base64."""
+    """Specification of an APIService object.
+
+    ``ca_bundle`` is the base64 form of the authority that signed the certificate of the service.
+    """
 
     ca_bundle: str = ""
     service: ApiServiceTarget | None = None
 
 
 class ApiService(KubeStruct, frozen=True):
-    """An API group that another server serves."""
+    """An APIService object: an API group that another server than the API server itself serves."""
 
     metadata: ObjectMeta
     spec: ApiServiceSpec = ApiServiceSpec()
@@ -71,7 +75,17 @@ REGISTERED = f"{VERSION}.{GROUP}"
 
 
 class MetricsProgram:
-    """The metrics program, from ``start`` to ``stop``; ``ended`` is set when the process should be restarted."""
+    """The metrics program, from ``start`` to ``stop``.
+
+    ``ended`` is set when the process must be restarted. ``port`` is the port on which the server listens.
+
+    Args:
+        client: client of the API server.
+        namespace: namespace of the product.
+        host, port: address on which to serve; port 0 for any free port.
+        probes: socket on which to serve the kubelet's probes and the program's own metrics; None to serve neither.
+        refresh_s: seconds between two checks of the certificates.
+    """
 
     def __init__(
         self,
@@ -131,7 +145,13 @@ class MetricsProgram:
         return self._server is not None and not self.ended.is_set()
 
     def refresh(self) -> None:
-        """Renew the certificate and read the authority of API servers. Raises CalabashError, ValueError."""
+        """Renew the server certificate if it is time, and read the authority of the API servers' client certificates.
+
+        Sets ``ended`` if the authority has changed.
+
+        Raises:
+            CalabashError, ValueError: the certificate or the authority cannot be read; those in use stay in use.
+        """
         proxy = read_front_proxy(self._client)
         if self._proxy is not None and proxy != self._proxy:
             log.warning("API servers have another authority: starting anew")
@@ -191,7 +211,11 @@ class MetricsProgram:
         log.info("answers API servers", port=self.port)
 
     def _register(self, bundle: str) -> None:
-        """Write the authority of the certificate into the APIService, if the APIService names this server."""
+        """Write the authority of the server's certificate into the APIService object if it names this server.
+
+        Args:
+            bundle: the authority in base64.
+        """
         found = self._client.get(API_SERVICE, REGISTERED)
         target = found.spec.service if found is not None else None
         if found is None or target is None or (target.namespace, target.name) != (self._namespace, SERVICE):

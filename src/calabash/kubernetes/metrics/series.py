@@ -14,7 +14,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class UsedSlice(KubeStruct, frozen=True):
-    """The slice of a container, and its used amounts; None if they are not reported."""
+    """The slice of a container with its allocated and its used amounts; a used amount is None if it is not reported."""
 
     pod_uid: str = ""
     memory_mib: int = 0
@@ -24,20 +24,20 @@ class UsedSlice(KubeStruct, frozen=True):
 
 
 class UsedDevice(KubeStruct, frozen=True):
-    """A device and its slices."""
+    """A device in the status of a ``GpuNode``, with its slices."""
 
     memory_mib: int = 0
     slices: tuple[UsedSlice, ...] = ()
 
 
 class UsedDevices(KubeStruct, frozen=True):
-    """The status fields that are read."""
+    """The fields of a ``GpuNode``'s status that this program reads."""
 
     devices: tuple[UsedDevice, ...] = ()
 
 
 class UsedNode(KubeStruct, frozen=True):
-    """The fields of a ``GpuNode`` that are read."""
+    """The fields of a ``GpuNode`` that this program reads."""
 
     metadata: ObjectMeta
     status: UsedDevices = msgspec.field(default_factory=UsedDevices)
@@ -50,7 +50,7 @@ USED_NODE = Kind(
 
 @dataclass(slots=True)
 class PodUse:
-    """Sums over the slices of a pod whose use is reported."""
+    """Allocated and used amounts of a pod, summed over those of its slices whose use is reported."""
 
     core_percent: int = 0
     core_used_percent: int = 0
@@ -66,7 +66,7 @@ class PodUse:
 
 
 def uses_of(nodes: Iterable[UsedNode]) -> dict[str, PodUse]:
-    """Return the use of each pod, by UID."""
+    """Return the allocated and used amounts of each pod that has slices on the nodes, by the pod's UID."""
     found: dict[str, PodUse] = {}
     for node in nodes:
         for device in node.status.devices:
@@ -97,13 +97,20 @@ OF_QUEUES: dict[str, Callable[[KubeQueueStatus], float]] = {
 
 
 def summed(name: str, pods: Iterable[PodUse]) -> float | None:
-    """Return a metric of several pods; None, which is not 0, if no use of them is reported."""
+    """Return the sum of a metric over several pods.
+
+    Returns None if the use of none of the pods is reported; this differs from 0, which is a use.
+    """
     told = [value for use in pods if (value := OF_PODS[name](use)) is not None]
     return sum(told) if told else None
 
 
 def queue_in(selector: str) -> str:
-    """Return the queue that a selector names. Raises CalabashError(BAD_REQUEST)."""
+    """Return the name of the queue in a label selector of the form ``queue=NAME``.
+
+    Raises:
+        CalabashError: BAD_REQUEST for any other selector.
+    """
     found = re.fullmatch(r"queue==?([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)", selector.strip())
     if found is None:
         raise CalabashError(

@@ -1,4 +1,4 @@
-"""Request handler of ``external.metrics.k8s.io/v1beta1``: list of metrics, and value of one metric."""
+"""Request handler of ``external.metrics.k8s.io/v1beta1``: the list of metrics, and the value of one metric."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ _UNWELL = (HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable")
 
 
 class MetricsService:
-    """Answer requests for metrics; ``nodes`` is a mirror of the GpuNodes."""
+    """Answer requests for metrics.
+
+    Args:
+        client: client of the API server, which is asked for the pods or the queue that a request selects.
+        nodes: mirror of the GpuNodes, with the used amounts of slices.
+    """
 
     def __init__(self, client: KubeClient, nodes: Mirror[Any]) -> None:
         self._client = client
@@ -40,11 +45,11 @@ class MetricsService:
         self._stale = True
 
     def changed(self) -> None:
-        """Mark the values as outdated after a change of a node; may be called from any thread."""
+        """Mark the cached values as outdated after a change of a GpuNode; may be called from any thread."""
         self._stale = True
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
-        """Answer one HTTP request."""
+        """Answer one HTTP request for the list of metrics or the value of one."""
         if question.method != "GET":
             return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED)
         if question.path == _ROOT:
@@ -62,7 +67,16 @@ class MetricsService:
         return _json(_values(parts[1], value))
 
     def value(self, namespace: str, name: str, selector: str) -> float | None:
-        """Return the value of a metric, None if it is not reported. Raises CalabashError."""
+        """Return the value of a metric; None if it is not reported.
+
+        Args:
+            namespace: namespace of the pods; ignored for metrics of queues.
+            name: name of the metric.
+            selector: label selector of pods, or ``queue=NAME`` for a metric of a queue.
+
+        Raises:
+            CalabashError: the metric or the queue does not exist, or the API server does not answer.
+        """
         if name in OF_PODS:
             pods = self._client.list(POD, namespace, label_selector=selector).items
             uses = self._current()
@@ -112,7 +126,7 @@ def _json(body: Mapping[str, Any]) -> HttpReply:
 
 
 def _refusal(error: CalabashError) -> HttpReply:
-    """Return the error as a ``Status``, whose message autoscalers show."""
+    """Return the error as a Kubernetes ``Status`` object, whose message autoscalers show to their users."""
     code, word = _STATUS.get(error.reason, _UNWELL)
     text = f"{error.message}; hint: {error.hint}" if error.hint else error.message
     body = {

@@ -131,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _port(text: str) -> int | None:
-    """Return the port, None for 0. Raises ValueError."""
+    """Parse a port; 0 gives None. Raises ValueError."""
     found = int(text)
     if not 0 <= found < 1 << 16:
         raise ValueError(text)
@@ -139,7 +139,7 @@ def _port(text: str) -> int | None:
 
 
 def _seconds(text: str) -> float:
-    """Return a number of seconds from 0 to 86400. Raises ValueError."""
+    """Parse a number of seconds from 0 to 86400. Raises ValueError."""
     found = float(text)
     if not 0 <= found <= 86400:
         raise ValueError(text)
@@ -147,7 +147,7 @@ def _seconds(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    """Return a number of containers per time-sliced card. Raises ValueError."""
+    """Parse the number of containers that may share a time-sliced card. Raises ValueError."""
     found = int(text)
     if not 1 <= found <= REPLICAS_MAX:
         raise ValueError(text)
@@ -155,7 +155,7 @@ def _count(text: str) -> int:
 
 
 def _users(text: str) -> WorkerUsers:
-    """Return a range of user IDs, all 1000 or above. Raises ValueError."""
+    """Parse a range of user IDs, ``FIRST-LAST``, all 1000 or above. Raises ValueError."""
     first, _, last = text.partition("-")
     users = WorkerUsers(first=int(first), last=int(last))
     if not 1000 <= users.first <= users.last < 1 << 31:
@@ -164,7 +164,7 @@ def _users(text: str) -> WorkerUsers:
 
 
 def _spilled_mib(text: str) -> int:
-    """Return an amount of memory in MiB. ``half`` is half the node's memory, in whole GiB. Raises ValueError."""
+    """Parse an amount of memory in MiB; ``half`` is half the node's memory, rounded down to GiB. Raises ValueError."""
     found = memory_mib() // 2 // 1024 * 1024 if text == "half" else int(text)
     if not 0 <= found <= MEMORY_MIB_MAX:
         raise ValueError(text)

@@ -1,13 +1,16 @@
-"""End the allocations of pods that were deleted from the API server while their containers still run, after a limited time.
+"""End, after a limited time, the allocations of pods that were deleted while their containers still run.
 
-A pod's object can end before its processes do: a forced deletion removes it at once, while the kubelet still grants the
-processes the grace period of an earlier deletion, of whatever length. Nobody is charged for such a pod any more, so its
-processes must not keep its devices. They get ``GONE_S`` to end by themselves; then the agent ends the allocation, which sends
-SIGTERM and, a few seconds later, kills the control group of the container. Where a finalizer has kept the object after a
-forced deletion, the time counts from that deletion: nothing else is waited for when the finalizer is removed. While the
-object is there, its queue is charged for the pod, and the kubelet ends the processes.
+A pod object can disappear before the processes of the pod end: a forced deletion removes the object at once, while the
+kubelet may still grant the processes the grace period of an earlier deletion, which can be of any length. No queue is
+charged for a pod without an object, so its processes must not keep its devices. They have ``GONE_S`` seconds to end by
+themselves. After that the agent ends the allocation: it sends SIGTERM and, a few seconds later, kills the control group
+of the container. While the pod object exists, its queue is charged for the pod and the kubelet ends the processes.
 
-A pod that only this node's mirror lacks is not gone: the API server is asked for each pod before its processes are ended.
+A finalizer can keep the object after a forced deletion. The ``GONE_S`` seconds then count from the forced deletion, and
+the allocation is ended as soon as the finalizer has been removed and they have passed.
+
+Before the agent ends the processes of a pod, it asks the API server for the pod, because the agent's own copy of the
+pods may be incomplete.
 """
 
 from __future__ import annotations
@@ -31,14 +34,14 @@ GONE_S = 30.0
 
 
 class HeldAllocations(Protocol):
-    """The operations of the agent that the removal of departed pods needs."""
+    """The operations of the node agent that ``DeletedPods`` needs."""
 
     def records(self) -> list[AllocationRecord]:
         """Return the records of all allocations that are held."""
         ...
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str) -> bool:
-        """End the programs of an allocation, and release it."""
+        """End the processes of an allocation and release it; return True if the allocation existed."""
         ...
 
 
@@ -46,8 +49,10 @@ class DeletedPods:
     """End the allocations of pods that were deleted more than ``GONE_S`` seconds ago.
 
     Args:
-        exists: ask the API server if the pod of an allocation exists; raises CalabashError if it does not
-            answer.
+        agent: the allocations of the node.
+        pods: the agent's copy of the pods of the node.
+        claims: the prepared claims of the node, with the pods that may use them.
+        exists: asks the API server if the pod of an allocation exists; raises CalabashError if it does not answer.
     """
 
     def __init__(
@@ -65,7 +70,11 @@ class DeletedPods:
         self._forced_s: dict[AllocationId, float] = {}  # time of forced deletion of pods that exist
 
     def reconcile(self, now_s: float) -> None:
-        """End the allocations of pods that have been gone for ``GONE_S`` seconds. ``now_s`` is monotonic time."""
+        """End the allocations whose pods have not existed for ``GONE_S`` seconds.
+
+        Args:
+            now_s: monotonic time in seconds.
+        """
         if not self._pods.synced:
             self._since_s.clear()
             self._forced_s.clear()
@@ -96,7 +105,7 @@ class DeletedPods:
         return [name for name, since_s in self._since_s.items() if now_s >= since_s + GONE_S]
 
     def _is_gone(self, allocation: AllocationId) -> bool:
-        """Return True if no known pod may use the allocation."""
+        """Return True if no pod in the agent's copy may use the allocation."""
         if not is_of_claim(allocation):
             return self._pods.of_allocation(allocation) is None
         if not self._claims.holds(allocation):
@@ -106,7 +115,11 @@ class DeletedPods:
 
 
 def pod_exists(record: AllocationRecord, fetch: Callable[[str, str], Pod | None]) -> bool:
-    """Return True if the pod of a record exists in the API server; always False for the record of a claim."""
+    """Return True if the pod of an allocation record exists in the API server; always False for a claim's allocation.
+
+    Args:
+        fetch: reads a pod from the API server by namespace and name; returns None if it does not exist.
+    """
     namespace, _, name = record.user.partition("/")
     if is_of_claim(record.id) or not name:
         return False

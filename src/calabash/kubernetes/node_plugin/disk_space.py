@@ -1,4 +1,4 @@
-"""Check of the free disk space for the agent's directory: without space for the journal, nothing is granted."""
+"""Check of the free disk space for the agent's directory. No allocation is granted without space for the journal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class DiskRoom:
     """Free space of the file system of a directory.
 
     Args:
-        statvfs: as ``os.statvfs``.
+        directory: the directory.
+        statvfs: ``os.statvfs``, or a replacement for tests.
     """
 
     def __init__(self, directory: Path, statvfs: Callable[[Path], os.statvfs_result] = os.statvfs) -> None:
@@ -27,7 +28,7 @@ class DiskRoom:
         self._is_full = False
 
     def full(self) -> CalabashError | None:
-        """Return the error that refuses new allocations, None if there is enough space."""
+        """Return the error with which new allocations are refused; None if there is enough space."""
         try:
             found = self._statvfs(self._directory)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Store of the pods of this node, and the start order of their containers."""
+"""Store of the pods of this node, and predicates on pods: ended pods, finished init containers, start order."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 class NodePods:
-    """The pods of this node, updated by a mirror and read from any thread.
+    """The pods of this node, updated by a mirror of the API server's objects and read from any thread.
+
+    ``synced`` is set to True when the mirror has received all pods.
 
     Args:
-        fetch: read a pod from the API server by namespace and name, for pods that the mirror has not received yet.
-        users: return the UIDs of the pods that may use the allocation of a claim; None if they are not known.
-        plan_wait_s: seconds to wait for the plan of a pod that was bound without one.
+        fetch: reads a pod from the API server by namespace and name, for pods that the mirror has not received yet.
+        users: returns the UIDs of the pods that may use the allocation of a claim; None if they are not known.
+        plan_wait_s: seconds for which ``find_planned`` waits for the plan of a pod.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class NodePods:
             self._news.notify_all()
 
     def of_allocation(self, allocation: AllocationId) -> Pod | None:
-        """Return the pod of an allocation; for an allocation of a claim, any of its pods on this node."""
+        """Return the pod of an allocation; for a claim's allocation, any pod on this node that may use it."""
         digits = [allocation.partition("-")[0]]
         if is_of_claim(allocation):
             digits = [pod_digits(uid) for uid in self._users(allocation) or ()]
@@ -68,15 +70,16 @@ class NodePods:
         return pod is not None and pod.metadata.deletion_grace_period_seconds == 0
 
     def known(self, uid: str) -> Pod | None:
-        """Return the pod with a UID, None if it is not known."""
+        """Return the pod with a UID, or with the hexadecimal digits of a UID; None if it is not known."""
         with self._news:
             return self._by_digits.get(pod_digits(uid))
 
     def any_leaves(self, allocations: Iterable[AllocationId]) -> bool:
-        """Return True if all pods of one of the allocations are deleted, ended or terminating.
+        """Return True if an allocation will soon be released because its pods are deleted, ended or terminating.
 
-        The object of a pod may be deleted before its processes end. A claim's allocation is kept regardless of its pods, but
-        the kubelet unprepares the claim when all of them have ended.
+        The allocation of a pod may still exist then, because the pod's processes can outlive its object. The allocation
+        of a claim is released when the kubelet unprepares the claim, which it does when all pods of the claim have
+        ended.
         """
         return self.synced and any(map(self._leaves, allocations))
 
@@ -92,16 +95,19 @@ class NodePods:
         return all(pod is None or ended(pod) or pod.metadata.deletion_timestamp is not None for pod in pods)
 
     def may_start(self, uid: str) -> bool:
-        """Return True if a container of the pod may still start; always True before the mirror is synced."""
+        """Return True if a container of the pod with this UID may still start; True for all pods until ``synced``."""
         with self._news:
             pod = self._by_digits.get(pod_digits(uid))
         return not self.synced or (pod is not None and not ended(pod))
 
     def promised(self, *, but: str = "") -> dict[DeviceUuid, str]:
-        """Return the devices in plans of pods that may still start, each with the mention of one such pod.
+        """Return the devices that are named in plans of pods on this node that have not ended.
 
         Args:
-            but: UID of a pod to ignore.
+            but: UID of a pod whose plan is ignored; "" for none.
+
+        Returns:
+            For each device, a mention of one such pod: its name in a form in which it can be redacted later.
         """
         with self._news:
             pods = [pod for pod in self._by_digits.values() if pod.metadata.uid != but and not ended(pod)]
@@ -114,9 +120,13 @@ class NodePods:
         }
 
     def find_planned(self, *, uid: str = "", name: str = "") -> Pod:
-        """Return the pod as ``find`` does, after waiting for its plan or for the condition that refuses one.
+        """Return a pod as ``find`` does, but wait until it has a plan or a condition that says why it gets none.
 
-        Another scheduler may have bound the pod without asking the planner. Raises CalabashError(NOT_FOUND).
+        A pod that another scheduler bound without asking the planner gets its plan only after it was bound. If there is
+        neither plan nor condition after ``plan_wait_s`` seconds, the pod is returned as it is.
+
+        Raises:
+            CalabashError: NOT_FOUND if the pod is not known.
         """
         found = self.find(uid=uid, name=name)
         with self._news:
@@ -126,11 +136,11 @@ class NodePods:
             return self._known_pod(uid, name) or found
 
     def find(self, *, uid: str = "", name: str = "") -> Pod:
-        """Return a pod by UID or by name, after waiting up to ``WAIT_S`` seconds for it.
+        """Return a pod by its UID or, if ``uid`` is "", by its name. Wait up to ``WAIT_S`` seconds for it.
 
         Args:
-            uid: UID of the pod, or
-            name: ``namespace/name``.
+            uid: UID of the pod.
+            name: ``namespace/name`` of the pod.
 
         Raises:
             CalabashError: NOT_FOUND if the pod is not known.
@@ -194,16 +204,22 @@ def init_names(pod: Pod) -> tuple[str, ...]:
 
 
 def start_order(pod: Pod) -> dict[str, int]:
-    """Return the start order of the containers by name; all main containers have the same number."""
+    """Return the position of each container in the order in which the kubelet starts them, by container name.
+
+    Init containers and sidecars start one after the other. All main containers have the same, last position.
+    """
     order = {c.name: number for number, c in enumerate(pod.spec.init_containers)}
     return order | {c.name: len(order) for c in pod.spec.containers}
 
 
 def done(pod: Pod, container: str, since_s: float = 0.0) -> bool:
-    """Return True if an init container has succeeded, so that it does not start again.
+    """Return True if an init container has succeeded in the current sandbox, so that it does not start again.
 
     Args:
-        since_s: start of the pod's sandbox, in seconds since the epoch; containers of earlier sandboxes do not count.
+        pod: the pod.
+        container: name of the init container.
+        since_s: start of the pod's current sandbox, in seconds since the epoch. In a new sandbox, all init containers
+            run again.
     """
     for status in pod.status.init_container_statuses:
         ended_now = status.state.terminated
@@ -213,7 +229,10 @@ def done(pod: Pod, container: str, since_s: float = 0.0) -> bool:
 
 
 def is_since(when: str | None, since_s: float) -> bool:
-    """Return True if a time of the API server, in whole seconds, is not before ``since_s``, or is not known."""
+    """Return True if a time in an API object is not before ``since_s``, or if it is None or invalid.
+
+    Times of the API server are rounded down to seconds, so a time counts as up to one second later.
+    """
     try:
         return when is None or datetime.fromisoformat(when).timestamp() + 1 >= since_s
     except ValueError:
@@ -221,7 +240,11 @@ def is_since(when: str | None, since_s: float) -> bool:
 
 
 def never_together(pod: Pod, container: str) -> tuple[str, ...]:
-    """Return the init containers that never run at the same time as this container, and so share its devices."""
+    """Return the names of the containers that never run at the same time as this one and may have had its devices.
+
+    For an init container these are the other init containers and all later containers. For another container these are
+    the init containers before it. Sidecars run together with other containers.
+    """
     order = start_order(pod)
     at = order.get(container, len(order))
     if container in init_names(pod):
@@ -230,6 +253,6 @@ def never_together(pod: Pod, container: str) -> tuple[str, ...]:
 
 
 def allocations_of(pod: Pod) -> dict[AllocationId, str]:
-    """Return the IDs of the allocations that the containers of a pod would have, with the container names."""
+    """Return the IDs that the allocations of a pod's containers have if they exist, each with its container's name."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return {container_allocation(pod.metadata.uid, c.name): c.name for c in containers}

@@ -1,4 +1,4 @@
-"""Memory footprint of the agent process: unused modules are not imported, and free heap memory is returned to the system."""
+"""Keep the agent process small: do not import unused modules, and return free heap memory to the system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _UNUSED = (
 
 
 def keep_small() -> None:
-    """Limit malloc arenas and block imports of unused modules. Call it before large modules are imported."""
+    """Limit the number of malloc arenas and block imports of unused modules.
+
+    Must be called before large modules are imported.
+    """
     for unused in _UNUSED:
         sys.modules.setdefault(unused, None)  # type: ignore[arg-type]
     with contextlib.suppress(AttributeError, OSError):
@@ -31,13 +34,17 @@ class HeapTrimmer:
         self._next_s = -math.inf
 
     def trim(self, now_s: float) -> None:
-        """Trim the heap if ``TIDY_EVERY_S`` seconds have passed; ``now_s`` is monotonic time."""
+        """Return free heap memory to the system if the last call that did so was ``TIDY_EVERY_S`` seconds ago.
+
+        Args:
+            now_s: monotonic time in seconds.
+        """
         if now_s >= self._next_s:
             self._next_s = now_s + TIDY_EVERY_S
             give_back()
 
 
 def give_back() -> None:
-    """Return free heap memory to the system. After the start, that is 10 MiB or more."""
+    """Return free heap memory to the system, which is 10 MiB or more after the start of the agent."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,8 +1,9 @@
 """``calabash node purge``: remove the files that the agent leaves on a node after the product is uninstalled.
 
-The agent's files outlive it on purpose: a new agent finds its allocations again. After an uninstallation they are useless:
-mounts of slots, CDI specs, sockets of device plug-ins and the agent's directory are removed. Containers keep the mounts that
-they were started with, so a node whose containers still use slices is purged only by force.
+The agent leaves its files on purpose, so that the next agent finds the allocations again. After an uninstallation they
+are useless. ``purge`` removes the mounts of slots, the CDI specs, the sockets of the device plug-ins and the agent's
+directory. Running containers still use the mounts with which they were started, so a node whose containers use slices
+is purged only with ``force``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _MARKS = ("agent.lock", "agent.db", "alloc")  # every directory of an agent cont
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged:
-    """Numbers of things removed; ``home`` is True if the directory itself is gone."""
+    """Numbers of mounts, CDI specs and sockets that were removed.
+
+    ``home`` is True if the agent's directory itself was removed, not only its contents.
+    """
 
     mounts: int
     specs: int
@@ -36,7 +40,7 @@ class Purged:
 
 
 def purge(home: Path, *, specs: Path, kubelet: Path, force: bool = False, proc: Path = Path("/proc")) -> Purged:
-    """Remove the remains of the agent of ``home``.
+    """Remove the files of the agent whose directory is ``home``.
 
     Args:
         home: the agent's directory.
@@ -46,8 +50,8 @@ def purge(home: Path, *, specs: Path, kubelet: Path, force: bool = False, proc: 
         proc: the proc file system.
 
     Raises:
-        CalabashError: BAD_REQUEST if ``home`` is no directory of an agent, CONFLICT while an agent or a relay runs or
-            containers use slices, NOT_PERMITTED if something cannot be removed.
+        CalabashError: BAD_REQUEST if ``home`` is not the directory of an agent, CONFLICT while an agent or a relay runs
+            or containers use slices, NOT_PERMITTED if a file cannot be removed.
     """
     locks: list[int] = []
     try:
@@ -84,7 +88,11 @@ def _require_home(home: Path) -> None:
 
 
 def _locks(home: Path) -> list[int]:
-    """Take the locks of agent and relay. Raises CalabashError(CONFLICT) if one of them runs."""
+    """Take the locks of the agent and of the relay; return their file descriptors.
+
+    Raises:
+        CalabashError: CONFLICT if the agent or the relay runs.
+    """
     held: list[int] = []
     for lock, owner in (
         (home / "agent.lock", "the agent"),
@@ -106,12 +114,16 @@ def _locks(home: Path) -> list[int]:
 
 
 def _below(home: Path) -> list[Mounted]:
-    """Return the mounts below ``home``, the last mounted first."""
+    """Return the mounts below ``home`` in the order in which they must be unmounted: the last mounted first."""
     return [entry for entry in reversed(mounts()) if home in entry.directory.parents]
 
 
 def _require_unused(home: Path, proc: Path) -> None:
-    """Raise CalabashError(CONFLICT) if a process of a container has a slot mounted."""
+    """Check that no process of a container has a slot mounted.
+
+    Raises:
+        CalabashError: CONFLICT if a process has.
+    """
     devices = {entry.device for entry in _below(home) if entry.kind == "tmpfs"}
     users = [pid for pid in _pids(proc) if devices and _uses(proc / str(pid), devices, home)]
     if users:
@@ -169,7 +181,7 @@ def _remove_sockets(kubelet: Path) -> int:
 
 
 def _remove_home(home: Path) -> bool:
-    """Delete the directory, or only its contents if it is a mount point."""
+    """Delete the directory, or only its contents if it is a mount point; return True if the directory was deleted."""
     if not home.exists():
         return False
     if not home.is_mount():

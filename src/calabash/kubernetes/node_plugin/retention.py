@@ -1,7 +1,8 @@
-"""Retention of allocations: for how long the allocation of a pod or of a claim is kept.
+"""Retention of allocations: for how long the agent keeps the allocation of a pod or of a claim.
 
-A pod's allocation is kept as long as its container may run, by the last known state of the pod; a claim's until it is
-unprepared or deallocated. An allocation with member processes is always kept.
+The allocation of a pod's container is kept as long as the container may run, according to the last known state of the
+pod. The allocation of a claim is kept until the claim is unprepared or deallocated. The caller keeps any allocation
+that has member processes.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from calabash.node.membership.container import container_allocation, is_of_claim
 
 
 class PodTenure:
-    """Retention of allocations of pods, see ``node.allocations.retention.RetentionPolicy``.
+    """Retention of the allocations of pods; implements ``node.allocations.retention.RetentionPolicy``.
 
-    Everything is kept until the pods of the node are known.
+    All allocations are kept until the agent knows the pods of the node.
 
     Args:
-        since_s: return the start of the sandbox of a pod, by its UID (``ContainerMembership.sandbox_since_s``).
+        pods: the pods of the node.
+        since_s: returns the time at which the current sandbox of a pod started, by the pod's UID
+            (``ContainerMembership.sandbox_since_s``).
     """
 
     def __init__(self, pods: NodePods, since_s: Callable[[str], float] = lambda _uid: 0.0) -> None:
@@ -39,15 +42,15 @@ class PodTenure:
         return pod is not None and not ended(pod) and not self._is_over(pod, record.id)
 
     def is_abandoned(self, record: AllocationRecord) -> bool:
-        """Return True if the container will not run again, or if the sandbox of the allocation has ended.
+        """Return True if the container will not run again, or if the sandbox in which it was started has ended.
 
-        In the next sandbox of the pod all containers start again, with new allocations.
+        In the next sandbox of the pod, all containers start again and get new allocations.
         """
         sandbox = Process(pid=record.client_pid, start_time=record.client_start_time)
         return (record.client_pid > 0 and not alive(sandbox)) or not self.retains(record, 0)
 
     def _is_over(self, pod: Pod, allocation: AllocationId) -> bool:
-        """Return True if the allocation belongs to an init container that never starts again."""
+        """Return True if the allocation belongs to an init container that will not start again in the pod's sandbox."""
         for name in init_names(pod):
             if container_allocation(pod.metadata.uid, name) == allocation:
                 since_s = self._since_s(pod.metadata.uid)
@@ -56,7 +59,7 @@ class PodTenure:
 
 
 class ClaimTenure:
-    """Retention of allocations of claims, which outlive single pods."""
+    """Retention of the allocations of claims, which several pods can use one after the other."""
 
     def __init__(self, store: ClaimStore) -> None:
         self._store = store
@@ -70,7 +73,7 @@ class ClaimTenure:
 
 
 class NodeTenure:
-    """Retention by the kind of the allocation: of a claim or of a pod."""
+    """Retention of all allocations of a node: applies one policy to allocations of pods and one to those of claims."""
 
     def __init__(self, pods: RetentionPolicy, claims: RetentionPolicy) -> None:
         self._pods, self._claims = pods, claims

@@ -1,4 +1,4 @@
-"""``calabash agent``: construct the parts of a node's agent, start them, run the main loop and stop them in reverse."""
+"""``calabash agent``: construct a node's agent from its components, start it, run its main loop and stop it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class AgentService:
         self._news.set()
 
     def run(self) -> None:
-        """Run until ``stop``. Raises CalabashError if another agent of this node runs or the metrics port is in use."""
+        """Run until ``stop``. Raises CalabashError if another agent runs on the node or the metrics port is in use."""
         with _only_one(self._settings.home, self._stop), self._serving_metrics():
             while not self._stop.is_set():
                 try:
@@ -118,7 +118,7 @@ class AgentService:
 
     @contextmanager
     def _serving_metrics(self) -> Iterator[None]:
-        """Serve metrics while the agent runs, also while its devices cannot be served. Raises CalabashError."""
+        """Serve metrics as long as the agent runs, also while it cannot serve devices. Raises CalabashError."""
         port = self._settings.metrics_port
         if port is None:
             yield
@@ -231,7 +231,7 @@ class AgentService:
         )
 
     def _drivers(self, stack: ExitStack) -> tuple[tuple[GpuDriver, ...], DriverFiles]:
-        """Open the drivers of the node's devices, and locate their files. Raises CalabashError if there is no device."""
+        """Open the GPU drivers of the node and locate their files. Raises CalabashError if the node has no device."""
         settings = self._settings
         nvml = None if settings.sim_state else find_nvml(settings.host, root=settings.driver_root)
         files = OWN_FILES
@@ -245,7 +245,7 @@ class AgentService:
         return drivers, files
 
     def _guard(self, agent: NodeAgent, pods: NodePods, hierarchy: ContainerHierarchy) -> DeviceGuard | None:
-        """Return the guard of device access, None if it is switched off or no cgroup hierarchy controls devices."""
+        """Return the guard of device access; None if it is switched off or no cgroup hierarchy can control devices."""
         settings, devices = self._settings, find_device_hierarchy()
         if devices is None or EVERY_NAMESPACE in settings.unguarded:
             return None
@@ -346,7 +346,7 @@ class AgentService:
             log.warning("cannot report the state of the node", error=failed.message)
 
     def _part(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> None:
-        """Report that the node is not ready: a kubelet refuses pods while it has no agent."""
+        """Report that the node is not ready, because its kubelet refuses pods with devices while no agent runs."""
         message = "the agent of this node is being stopped; running programs are not affected"
         last = Publisher(self._client.within(PARTING_S), self._settings.node)
         try:
@@ -367,7 +367,7 @@ def _sending(stack: ExitStack, server: UsageServer | None, store: Store) -> Usag
 
 
 def _starting(facts: NodeFacts) -> NodeFacts:
-    """Return the facts of a node that is not ready because no kubelet has registered its devices."""
+    """Return the facts of a node that is not ready because its kubelet has not registered the devices yet."""
     return replace(
         facts, ready=False, reason="Starting", message="the kubelet of this node has not registered the devices yet"
     )
@@ -379,7 +379,7 @@ def _empty(node: str) -> NodeSnapshot:
 
 @contextmanager
 def _only_one(home: Path, stop: threading.Event) -> Iterator[None]:
-    """Hold the lock of the agent's directory; waits ``LOCK_WAIT_S`` seconds for it. Raises CalabashError."""
+    """Hold the lock of the agent's directory. Raises CalabashError if it is not free after ``LOCK_WAIT_S`` seconds."""
     until = time.monotonic() + LOCK_WAIT_S
     try:
         home.mkdir(mode=0o711, parents=True, exist_ok=True)

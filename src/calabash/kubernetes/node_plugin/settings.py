@@ -20,26 +20,30 @@ class AgentSettings:
     """Settings of an agent.
 
     Args:
-        node: name of its Node object.
+        node: name of the agent's Node object.
         home: directory of the agent. It must have the same path on the host, because containers mount files from it.
         kubelet: the kubelet's root directory.
         specs: directory of dynamic CDI specs.
-        host: where the host's file system is mounted.
+        host: directory in which the host's file system is mounted.
         driver_root: root of the driver's files on the host.
-        sim_state: state file of a simulated node, in a directory that has the same path on the host.
-        kubeconfig: None to use the service account of its pod.
-        unmanaged_policy: policy for unmanaged processes.
-        serve_nvidia_names: serve ``nvidia.com/gpu`` as whole cards to pods that admission did not translate.
-        spill_mib: host memory for all spilled memory of the node; 0: no spilling.
-        replicas: number of containers that can time-slice a card.
-        interval: length of the time slices; "": the driver's default.
-        workers: user IDs for workers of isolation ``brokered``; no user of the host or of a pod may have them.
-        use_every_s: least interval between reports of used amounts; 0: never.
-        allocation_api: the allocation API, unless the label of the node selects one.
-        unguarded: namespaces whose pods' device access is not guarded (``device_guard``); "*": all.
-        relay: register the device plug-ins with the relay of this home instead of the kubelet (``relay.py``).
-        usage: server to which usage records are sent; None: records are not kept.
-        metrics_port: port of the metrics on all addresses; 0: any free port, None: no metrics.
+        sim_state: state file of a simulated node, in a directory that has the same path on the host; None for a real
+            node.
+        kubeconfig: kubeconfig file; None to use the service account of the agent's pod.
+        unmanaged_policy: policy for unmanaged processes: those that use a device without an allocation.
+        serve_nvidia_names: True to give whole cards to pods that ask for ``nvidia.com/gpu`` and that admission did not
+            translate.
+        spill_mib: host memory, in MiB, for the spilled device memory of all slices of the node; 0 for no spilling.
+        replicas: number of containers that can share a time-sliced card.
+        interval: length of the time slices; "" for the driver's default.
+        workers: user IDs for the worker processes of isolation ``brokered``. No user of the host or of a pod may have
+            them.
+        use_every_s: least number of seconds between two reports of used amounts; 0 to report none.
+        allocation_api: the allocation API of a node whose Node object has no label that selects one.
+        unguarded: namespaces whose pods' access to devices is not guarded (``device_guard``); "*" for all namespaces.
+        relay: True to register the device plug-ins at the relay process of this ``home`` instead of the kubelet
+            (``devices.relay``).
+        usage: server to which usage records are sent; None if no usage is recorded.
+        metrics_port: port on which the metrics are served on all addresses; 0 for any free port, None to serve none.
     """
 
     node: str
@@ -65,7 +69,7 @@ class AgentSettings:
 
     @property
     def device_plugins(self) -> Path:
-        """Directory of the device plug-ins' sockets, and of the registration socket that they use."""
+        """Directory of the device plug-ins' sockets and of the socket at which they register."""
         return relay_directory(self.home) if self.relay else self.kubelet / "device-plugins"
 
 

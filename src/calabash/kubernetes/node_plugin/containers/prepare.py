@@ -1,7 +1,7 @@
 """PreStartContainer of the device plug-ins: grant a container its slices and write its CDI spec.
 
-The kubelet calls it before every start of a container, and until it succeeds, so every step can be repeated. Errors appear
-word for word in the events of the pod.
+The kubelet calls PreStartContainer before every start of a container and repeats the call until it succeeds. Every step
+can therefore be repeated. Errors appear word for word in the events of the pod.
 """
 
 from __future__ import annotations
@@ -36,18 +36,23 @@ from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 
 class Preparer:
-    """Answer the kubelet for one resource, that of ``owners``.
+    """Answer the kubelet's calls of the device-plugin API for one resource.
 
     Args:
-        placing: choose the slices of a container.
-        edits: return the CDI edits of a grant.
-        specs: CDI specs of containers.
-        since_s: return the start of a pod's sandbox, by UID (``ContainerMembership.sandbox_since_s``).
-        sandbox: return the process of a pod's sandbox, by UID; None if it is not visible yet.
-        refuse: called before a new grant; raises CalabashError while the node grants nothing.
-        prepared: called when the spec of a container is written.
-        leaving: return True if the pod of one of these allocations is terminating; a container without room then waits.
-        pause: sleep for a number of seconds.
+        agent: grants allocations on the node.
+        owners: finds the containers that have given device IDs of the resource.
+        clock: the clock.
+        placing: chooses the slices of a container.
+        edits: returns the CDI edits of a grant.
+        specs: CDI spec files of containers.
+        since_s: returns the time at which the current sandbox of a pod started, by the pod's UID
+            (``ContainerMembership.sandbox_since_s``).
+        sandbox: returns the sandbox process of a pod, by the pod's UID; None if it is not visible yet.
+        refuse: called before a new grant; raises CalabashError while the node makes no new grants.
+        prepared: called after the spec of a container was written.
+        leaving: returns True if one of these allocations belongs to a terminating pod. A container for which there are
+            not enough free devices then waits for that pod to end.
+        pause: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -82,21 +87,31 @@ class Preparer:
         self._lock = threading.Lock()
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
-        """Answer Allocate with a CDI name that was never used before. Nothing is granted yet."""
+        """Return the answer to the kubelet's call of ``Allocate``: a new CDI name for the container.
+
+        The devices behind the name are granted later, by ``pre_start``.
+        """
         name = new_name(device_ids)
         self._owners.answered(device_ids, name)
         return Allocated(cdi_names=(qualified(name),))
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """Return the lowest available device IDs, so that few spec files are in use."""
+        """Return the ``size`` device IDs that the kubelet should use: all of ``must``, and the lowest available ones.
+
+        Low IDs are preferred so that the same IDs, and with them the same CDI spec files, are used again and again.
+        """
         rest = sorted(set(available) - set(must))
         return [*must, *rest][:size]
 
     def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:
-        """Grant the container with these device IDs its slices. Raises CalabashError; the kubelet calls again.
+        """Grant the container that has these device IDs its slices, and write its CDI spec.
 
         Args:
-            answered: the CDI names with which the relay answered Allocate on behalf of this agent.
+            device_ids: device IDs of the container.
+            answered: the CDI names with which the relay process answered ``Allocate`` on behalf of this agent.
+
+        Raises:
+            CalabashError: the slices cannot be granted now; the kubelet calls again.
         """
         for name in filter(None, map(device_name, answered)):
             self._owners.answered(device_ids, name)
@@ -122,10 +137,11 @@ class Preparer:
         self._prepared()
 
     def _due(self, found: Sequence[tuple[Pod, Claimant]]) -> list[tuple[Pod, Claimant]]:
-        """Return the containers that may be starting now: each that was prepared before, and the first that was not.
+        """Return the containers that the kubelet may be about to create, out of those that have the same device IDs.
 
-        Containers that share device IDs run one after the other, and a container is prepared only after those before it. So
-        containers after the first new one cannot be the one that the kubelet is about to create.
+        These are the containers that have been prepared before, and the first one that has not. Containers of a pod
+        that share device IDs run one after the other, and each is prepared after those before it. A container after the
+        first unprepared one therefore cannot be the one that the kubelet is about to create.
         """
         ordered = sorted(found, key=lambda entry: start_order(entry[0]).get(entry[1].container, 0))
         due = []
@@ -142,7 +158,14 @@ class Preparer:
         return container in init_names(pod) and done(pod, container, self._since_s(pod.metadata.uid))
 
     def _require_known(self, pod: Pod, claimant: Claimant) -> None:
-        """Raise CalabashError if the container is not certain: the pod-resources API does not list init containers."""
+        """Check that the container that starts is certain.
+
+        It is not if it was found by the pod-resources API, which does not list init containers, and the pod has an init
+        container that has not run yet and may have the same device IDs.
+
+        Raises:
+            CalabashError: NOT_FOUND if the container is not certain.
+        """
         if claimant.pod_uid:
             return
         coming = [name for name in init_names(pod) if not self._is_done(pod, name)]
@@ -177,7 +200,10 @@ class Preparer:
         return self._agent.grant(record, instead_of=others)
 
     def _asker(self, planned: PlannedContainer, uid: str) -> Process | None:
-        """Return the sandbox process with which a worker of the container ends, None for modes without a worker."""
+        """Return the sandbox process of the pod, at whose end the worker of the container is stopped.
+
+        Returns None for sharing modes without a worker.
+        """
         if planned.mode != BROKERED.name:
             return None
         sandbox = self._sandbox(uid)
@@ -191,7 +217,7 @@ class Preparer:
 
 
 def account_of(pod: Pod) -> dict[str, Any]:
-    """Return the queue and the priority of a pod, for its allocation record."""
+    """Return the queue and the priority of a pod as fields of the request in its allocation record."""
     text = pod.metadata.annotations.get(REQUEST)
     try:
         queue = read_request(text).queue if text is not None else ""
@@ -201,7 +227,7 @@ def account_of(pod: Pod) -> dict[str, Any]:
 
 
 def request_of(planned: PlannedContainer, namespace: str) -> GpuRequest:
-    """Return the request that a planned container's slices answer.
+    """Return the request that corresponds to the slices of a planned container, for its allocation record.
 
     Raises:
         CalabashError: the slices differ in size.

@@ -1,4 +1,7 @@
-"""Retry of a grant while another allocation is about to be released; the kubelet would retry much later."""
+"""Retry of a grant for which devices are missing while another allocation is about to be released.
+
+The agent retries within the kubelet's call, because the kubelet itself would call again much later.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Retry of attempts that find no room.
+    """Retry of grants that fail because there are not enough free devices.
 
     Args:
-        leaving: return True if an allocation is about to be released.
-        pause: sleep for a number of seconds.
+        clock: the clock.
+        leaving: returns True if an allocation is about to be released.
+        pause: sleeps for a number of seconds.
     """
 
     clock: Clock
@@ -30,11 +34,13 @@ class Patience:
     pause: Callable[[float], None] = time.sleep
 
     def until_there_is_room(self, attempt: Callable[[], R]) -> R:
-        """Return the result of ``attempt``, which is repeated while there is no room and an allocation is about to be released.
+        """Call ``attempt`` until it succeeds; return its result.
+
+        It is repeated for at most ``LEAVING_S`` seconds, and only while it fails because of missing capacity and an
+        allocation is about to be released.
 
         Raises:
-            CalabashError: the attempt fails for another reason, no allocation is about to be released, or ``LEAVING_S`` have
-                passed.
+            CalabashError: the last error of the attempt.
         """
         until_ns = self.clock.monotonic_ns() + int(LEAVING_S * 1e9)
         while True:

@@ -1,4 +1,4 @@
-"""Choice of the slices of a container, for pods with a plan: the slices of the plan."""
+"""Choice of the slices of a container: the interface of such a choice, and the choice for pods that have a plan."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from calabash.model.request import AllocationId
 
 
 class Placing(Protocol):
-    """Policy that chooses the slices of a container. Repeated calls for the same container give the same slices."""
+    """Policy that chooses the slices of a container. It returns the same slices for the same container at each call."""
 
     def pod(self, claimant: Claimant) -> Pod:
-        """Return the pod of a container that is about to be created; may wait for it. Raises CalabashError(NOT_FOUND)."""
+        """Return the pod of a container that is about to be created.
+
+        May block until the agent has received the pod object.
+
+        Raises:
+            CalabashError: NOT_FOUND if the pod object does not arrive in time.
+        """
         ...
 
     def slices_for(
@@ -27,17 +33,20 @@ class Placing(Protocol):
         """Return the slices of a container.
 
         Args:
-            tokens: number of devices that it asks for.
-            instead_of: allocations of containers that never run beside it, whose devices it may use.
+            pod: the pod of the container.
+            container: name of the container.
+            tokens: number of device IDs that the container has, which is the number of devices that it asks for.
+            instead_of: allocations of containers of the pod that never run at the same time as this one. The container
+                may get their devices.
 
         Raises:
-            CalabashError: it gets no slices; the message appears in the events of the pod.
+            CalabashError: the container gets no slices; the message appears in the events of the pod.
         """
         ...
 
 
 class ByPlan:
-    """The slices of the pod's plan."""
+    """Choice for pods that have a plan: a container gets the slices that the plan names."""
 
     def __init__(self, pods: NodePods, node: str) -> None:
         self._pods = pods
@@ -49,11 +58,12 @@ class ByPlan:
     def slices_for(
         self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]
     ) -> PlannedContainer:
-        """Return the slices of the plan.
+        """Return the slices that the plan names for the container.
 
         Raises:
-            CalabashError: NO_CAPACITY or BAD_REQUEST if the pod has no plan; CONFLICT if the plan is for another pod or node,
-                or has another number of devices.
+            CalabashError: NO_CAPACITY if the pod has no plan because the planner refused it, BAD_REQUEST if it has no
+                plan for another reason, CONFLICT if the plan is for another pod or node or has another number of
+                devices.
         """
         del instead_of  # the plan already shares these devices
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"

@@ -1,8 +1,9 @@
-"""CDI spec files of containers: written when a container is about to be created, removed when it is gone.
+"""CDI spec files of containers: written when a container is about to be created, removed when the kubelet forgot it.
 
-The kubelet's checkpoint contains the CDI names in use, also those of ended pods until the kubelet admits the next pod with
-devices. It is written before the agent is called, so a name that is not in it is no longer used. A name must be missing in
-two successive reads, because a file may be replaced while it is read.
+The kubelet's checkpoint file lists the CDI names in use. (It also lists those of ended pods until the kubelet admits
+the next pod with devices.) The kubelet writes the checkpoint before it calls the agent, so a CDI name that is not in
+the checkpoint is no longer used. A spec is removed only if its names were missing in two successive reads, because the
+kubelet may replace the checkpoint while it is read.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ POLL_S = 5.0
 
 
 class SlotSpecs:
-    """Calabash's files in a directory of dynamic CDI specs. No other process writes them.
+    """The agent's own files in a directory of dynamic CDI specs.
 
     Args:
-        checkpoint: return the kubelet's entries of pods that may still start; raises CalabashError if they cannot be read.
-        now_s: a monotonic clock.
+        directory: the directory; other programs have their specs in it too.
+        checkpoint: returns the entries of the kubelet's checkpoint for pods that may still start containers; raises
+            CalabashError if they cannot be read.
+        now_s: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -48,7 +51,15 @@ class SlotSpecs:
             sweep_leftovers(directory, SPEC_PREFIX)  # of an agent that was killed while writing
 
     def write(self, tokens: Sequence[str], devices: Mapping[str, ContainerEdits]) -> None:
-        """Write the spec of the containers with exactly these device IDs, by CDI device name. Raises CalabashError."""
+        """Write the spec of the containers that have exactly these device IDs.
+
+        Args:
+            tokens: the device IDs.
+            devices: CDI edits by CDI device name.
+
+        Raises:
+            CalabashError: the file cannot be written.
+        """
         name = spec_name(tokens)
         with self._lock:
             write_spec(self._directory, name, CDI_KIND, devices)

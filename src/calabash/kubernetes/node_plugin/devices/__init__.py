@@ -1,1 +1,1 @@
-"""Device plug-ins of a node: offered device IDs, their health, maintenance of devices, and guard of device access."""
+"""Device plug-ins of a node: the device IDs that it offers and their health. Also maintenance and access of devices."""

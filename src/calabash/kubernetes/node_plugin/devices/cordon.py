@@ -1,4 +1,4 @@
-"""Cordon of a node's devices: ``spec.unschedulable`` of its ``GpuNode``."""
+"""Cordon of a node's devices: new pods get none of them while the node's ``GpuNode`` has ``spec.unschedulable``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from calabash.adapters.kube.objects.resources import GpuNode
 
 
 class Cordon:
-    """The cordon of the node, updated by a mirror of its ``GpuNode``. Cordoned until the mirror is synced."""
+    """The cordon of the node, updated by a mirror of its ``GpuNode``.
+
+    The devices count as cordoned until ``synced`` is set to True, because the state is not known before.
+    """
 
     def __init__(self) -> None:
         self.synced = False
         self._closed = False
 
     def changed(self, change: MirrorChange[GpuNode]) -> None:
-        """Take over a change that the mirror received."""
+        """Update the cordon after a change of the ``GpuNode``. The mirror calls this method."""
         self._closed = change.after is not None and change.after.spec.unschedulable
 
     def closed_reason(self) -> str:
-        """Return why devices are not given to pods, "" if they are."""
+        """Return the reason why devices are not given to new pods; "" if they are."""
         if not self.synced:
             return "the GpuNode of this node has not been read yet"
         return "the node's devices are cordoned (kubectl calabash drain)" if self._closed else ""

@@ -1,13 +1,17 @@
 """Guard of device access: containers may open the devices that they were granted, and no others.
 
-A container runtime gives a container the devices that its configuration, the image's environment or a privileged pod's spec
-names, whether or not the agent granted them. So the agent denies ungranted devices in the cgroups of pods:
+A container can get devices that the agent did not grant: those that the configuration of the container runtime, an
+environment variable of the image or the spec of a privileged pod names. The agent therefore denies access to ungranted
+devices in the cgroups of pods:
 
-* a pod that asks for no devices: all devices of the driver, in the cgroup of the pod, which exists before its containers;
-* a container with a slice: the other devices; a container without one in a pod that asks for devices: all of them.
+* A pod that asks for no devices is denied all devices of the driver. The rule is set in the cgroup of the pod, which
+  exists before its containers.
+* In a pod that asks for devices, a container with a slice is denied all devices except those of its slices. A container
+  that asks for no devices is denied all of them.
 
-Pods of exempt namespaces, static pods and pods with ResourceClaims are not guarded: the first are trusted, and only the
-runtime knows which containers have a claim. A process that opened a device before the rule was set is killed.
+Pods of exempt namespaces are trusted and not guarded. Pods with ResourceClaims are not guarded because only the
+container runtime knows which containers use a claim. Static pods are not guarded because the agent does not know them
+by their UID. A process that opened a denied device before the rule was set is killed.
 """
 
 from __future__ import annotations
@@ -45,11 +49,12 @@ Denied = Mapping[int, frozenset[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardSettings:
-    """Cgroup hierarchies in which devices are denied, and exempt namespaces.
+    """Cgroup hierarchies in which access to devices is denied, and exempt namespaces.
 
     Args:
-        hierarchy: cgroup hierarchy that controls devices.
-        groups: hierarchy in which ``pod_groups`` are found.
+        hierarchy: cgroup hierarchy that controls access to devices.
+        groups: root directory of the hierarchy that contains the cgroups of pods. In cgroup v1 the two hierarchies
+            differ.
         exempt: namespaces whose pods are not guarded.
     """
 
@@ -59,14 +64,15 @@ class GuardSettings:
 
 
 class DeviceGuard:
-    """Deny devices to the pods of one node. Methods are called from one thread.
+    """Deny the pods of one node access to ungranted devices. Methods must be called from one thread.
 
     Args:
-        pod_groups: return the cgroups of all pods by the digits of their UIDs.
-        pod: return the pod with these digits, None if it is not known.
-        record: return the record of a container's allocation.
-        minors: return the minor numbers of the devices of an allocation.
-        majors: return the major numbers of drivers by name; {} if no driver is loaded.
+        settings: cgroup hierarchies and exempt namespaces.
+        pod_groups: returns the cgroups of all pods, by the hexadecimal digits of the pods' UIDs.
+        pod: returns the pod whose UID has these digits; None if the agent does not know the pod.
+        record: returns the record of a container's allocation; None if it has no allocation.
+        minors: returns the minor device numbers of the devices of an allocation.
+        majors: returns the major device numbers of the loaded drivers by name; empty if no driver is loaded.
     """
 
     def __init__(
@@ -86,7 +92,7 @@ class DeviceGuard:
         self._failed: set[Path] = set()
 
     def reconcile(self) -> int:
-        """Deny ungranted devices to all current pods; return the number of killed processes."""
+        """Set the rules of all current pods that have none yet; return the number of processes that were killed."""
         majors = self._majors()
         if not majors:
             return 0
@@ -148,7 +154,7 @@ class DeviceGuard:
 
 
 def asks_for_devices(pod: Pod) -> bool:
-    """Return True if the pod has a plan, or a container of it asks for devices by Calabash's or NVIDIA's name."""
+    """Return True if the pod has a plan, or a container asks for ``calabash.dev/gpus`` or ``nvidia.com/gpu``."""
     return PLAN in pod.metadata.annotations or any(map(_asks, (*pod.spec.init_containers, *pod.spec.containers)))
 
 
@@ -161,7 +167,11 @@ def _container(pod: Pod, name: str) -> Container | None:
 
 
 def end_users(group: Path, denied: Denied) -> int:
-    """Kill the processes of a cgroup and its descendants that have a denied device open; return their number."""
+    """Kill the processes of a cgroup and its descendants that have a denied device open; return their number.
+
+    Args:
+        denied: major device numbers, each with the minor numbers that remain allowed.
+    """
     found = (identify(pid) for pid in Cgroup(group).pids())
     users = [process for process in found if process is not None and _has_open(process.pid, denied)]
     return sum(send_signal(process, signal.SIGKILL) for process in users)

@@ -1,13 +1,16 @@
-"""Health of device IDs: the devices of running pods that the kubelet reports, and the number of IDs that it may allocate.
+"""Health of device IDs, which tells the kubelet the health of running pods' devices and how many devices are available.
 
-A device ID means nothing until its container starts. From then on it stands for one of the container's devices: the sorted
-IDs for the slices of the plan in order. So an ID in use has the health of its device, or of the partition that the slice is;
-the kubelet writes it into the pod's ``allocatedResourcesStatus``. Unused IDs stand for capacity: as many of them are healthy
-as the healthy devices can still bear. Schedulers also subtract pods whose IDs are unhealthy, so for each of those one more
-unused ID is healthy.
+A device ID stands for no device until its container starts. From then on it stands for one of the container's devices:
+the container's device IDs, sorted, correspond to the slices of its plan in their order. A device ID in use therefore
+has the health of that device, or of the partition if the slice is one. The kubelet writes it into the pod's
+``allocatedResourcesStatus``.
 
-A device that has missed one health check is not unhealthy yet: the planner places nothing new on it, but its IDs stay
-healthy.
+Unused device IDs stand for capacity. As many of them are healthy as slices can still be made on the healthy devices.
+Schedulers compute the available number as the healthy device IDs minus those of all pods, including pods whose device
+IDs are unhealthy. For each unhealthy device ID in use, one more unused device ID is therefore reported as healthy.
+
+A device that has missed one health check is not out of service yet: the planner places nothing new on it, but its
+device IDs stay healthy.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ class HeldTokens:
     """Device IDs of one container.
 
     Args:
-        devices: its devices in the order of the sorted IDs; empty until the container has started.
-        unhealthy: indices of the devices whose partition is unhealthy.
+        tokens: the device IDs.
+        devices: the container's devices in the order of the sorted device IDs; empty until the container has started.
+        unhealthy: indices, in that order, of slices that are unhealthy partitions.
     """
 
     tokens: tuple[str, ...]
@@ -49,7 +53,9 @@ def held_tokens(
     """Return the device IDs in use, from the kubelet's checkpoint and the allocation records.
 
     Args:
-        parts: indices of the unhealthy slices of allocations.
+        entries: entries of the kubelet's checkpoint.
+        record: returns the record of an allocation; None if it is not granted.
+        parts: indices of the unhealthy slices of allocations; None for none.
     """
     found = []
     for entry in entries:
@@ -62,7 +68,7 @@ def held_tokens(
 
 
 def any_out_of_service(devices: Iterable[Device]) -> bool:
-    """Return True if a device is out of service, so that the health of IDs depends on the container that has them."""
+    """Return True if a device is out of service, so that some device IDs are unhealthy."""
     return any(device.health in OUT_OF_SERVICE for device in devices)
 
 
@@ -73,9 +79,10 @@ def token_health(
 
     Args:
         devices: all devices of the node.
-        held: device IDs in use; may be empty if no device is out of service and ``gives``.
+        held: device IDs in use. May be left empty if no device is out of service and ``gives`` is True, because all
+            device IDs are then healthy.
         gives: True if the node grants new allocations.
-        apart: devices that are not offered by device IDs, as those that claims have.
+        apart: devices that are not offered by device IDs, such as those that are allocated to claims.
     """
     unhealthy = {device.uuid for device in devices if device.health in OUT_OF_SERVICE}
     taken: set[str] = set()

@@ -1,9 +1,9 @@
-"""Maintenance of single devices by the spec of the node's ``GpuNode``: drain, test, reset and undrain.
+"""Maintenance of single devices as the spec of the node's ``GpuNode`` orders it: drain, test, reset and undrain.
 
-Theory of operation. A drain is a state: a device is drained as long as the spec says so. Test, reset and undrain are orders:
-each has its own ID, is carried out once, and its outcome is reported with the device. IDs are recorded on disk before the
-order is carried out, so that a restarted agent does nothing twice. Orders take seconds, so a separate thread carries them out
-one after the other; drains are applied before them.
+Theory of operation. A drain is a state: a device is drained as long as the spec says so. Test, reset and undrain are
+orders: each has its own ID and is carried out once, and its outcome is reported with the device. The ID is written to
+disk before the order is carried out, so that a restarted agent does not carry it out again. An order takes seconds.
+Orders are therefore carried out one after the other by a separate thread, which applies the drains first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class DeviceOperations(Protocol):
-    """Administration of devices, as ``node.administration.devices`` provides it."""
+    """The operations on devices that maintenance needs; ``node.administration.devices`` implements them."""
 
     def entry(self, device: Device) -> CardEntry: ...
 
@@ -56,10 +56,10 @@ class DeviceMaintenance:
     """Apply drains and carry out orders for the devices of one node.
 
     Args:
-        operations: administration of devices.
-        devices: return the devices of the node.
-        file: JSON file with the outcomes of orders.
-        told: called when there is an outcome to report.
+        operations: carries out drains and orders.
+        devices: returns the devices of the node.
+        file: JSON file in which the outcomes of orders are kept.
+        told: called when the outcome of an order has changed, so that it is reported.
     """
 
     def __init__(
@@ -81,26 +81,26 @@ class DeviceMaintenance:
         self._thread = threading.Thread(target=self._run, name="card-care", daemon=True)
 
     def changed(self, change: MirrorChange[GpuNode]) -> None:
-        """Take over a change that the mirror of the node's ``GpuNode`` received. A deleted object changes nothing."""
+        """Note the new spec of the node's ``GpuNode`` and let the thread apply it. A deleted object changes nothing."""
         if change.after is not None and change.after.spec.devices != self._wanted:
             self._wanted = change.after.spec.devices
             self._news.set()
 
     def outcomes(self) -> Mapping[str, GpuNodeOutcome]:
-        """Return the outcome of the last order for each device, by UUID."""
+        """Return the outcome of the last order of each device that had one, by the device's UUID."""
         return self._outcomes
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, after the order in progress; that takes at most as long as a test."""
+        """Stop the thread after the order in progress, which can take as long as the test of a device."""
         self._stopping = True
         self._news.set()
         self._thread.join()
 
     def follow(self) -> None:
-        """Apply the drains of the spec, and carry out orders that were not begun."""
+        """Apply the drains of the spec, and carry out the orders that have not been begun."""
         wanted = self._wanted
         if wanted is None:
             return
@@ -154,9 +154,11 @@ class DeviceMaintenance:
         raise CalabashError(f"order {what[:32]!r} is not known", reason=Reason.BAD_REQUEST)
 
     def _write_outcome(self, device: Device, order: GpuNodeOrder, state: str, said: str) -> None:
-        """Write the outcome of an order to disk. Raises CalabashError if it cannot be written.
+        """Write the outcome of an order to disk.
 
-        Without a written outcome the order is not carried out.
+        Raises:
+            CalabashError: DISK_FULL if it cannot be written. An order whose beginning cannot be written is not carried
+                out.
         """
         outcome = GpuNodeOutcome(id=order.id, what=order.what, state=state, message=said[:_TEXT_MAX])
         outcomes = {**self._outcomes, device.uuid: outcome}
@@ -169,7 +171,7 @@ class DeviceMaintenance:
 
 
 def _read(file: Path) -> dict[str, GpuNodeOutcome]:
-    """Read the outcomes of an earlier agent. Orders that it began and did not end count as failed."""
+    """Read the outcomes that an earlier agent process wrote. Orders that it began and did not end count as failed."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, GpuNodeOutcome])
     except FileNotFoundError:

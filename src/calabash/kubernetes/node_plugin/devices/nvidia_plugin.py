@@ -1,12 +1,13 @@
-"""Device plug-in for ``nvidia.com/gpu`` of the agent, whose device IDs are whole devices.
+"""The agent's device plug-in for ``nvidia.com/gpu``, whose device IDs stand for whole devices.
 
-As many IDs are healthy as are in use or allocated to containers, plus the devices without an allocation. Schedulers subtract
-the former, so that the free devices remain. An ID in use has the health of its device; for each unhealthy one in use one more
-free ID is healthy, because schedulers subtract its pod as well.
+The healthy device IDs are those in use and one for each device that may be given now. Schedulers subtract the device
+IDs in use, so that the number of free devices remains. A device ID in use has the health of its device. Schedulers
+subtract the pods of unhealthy device IDs as well, so for each unhealthy one in use, one more unused device ID is
+reported as healthy.
 
-The kubelet keeps one plug-in per resource name. While another plug-in offers this name, nothing is updated and nothing is
-withdrawn, because when a plug-in ends the kubelet also drops the other one of its name. After the other plug-in has gone, a
-new server replaces this one.
+The kubelet keeps only one device plug-in per resource name. While a plug-in of another system offers this name, the
+agent neither updates nor stops its own: when one of the two ends, the kubelet drops both. After the other plug-in has
+ended, the agent replaces its server by a new one.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class NvidiaNames:
     """The device plug-in for ``nvidia.com/gpu``.
 
     Args:
-        plugin: construct the server without starting it.
-        held: return the device IDs in use; raises CalabashError if they are not known.
-        spare: return the number of devices that may be given.
+        plugin: constructs the server of the plug-in without starting it.
+        held: returns the device IDs in use; raises CalabashError if they cannot be determined.
+        spare: returns the number of whole devices that may be given to new containers.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class NvidiaNames:
         self._disputed = False
 
     def reconcile(self, states: Sequence[DeviceSnapshot], *, gives: bool, disputed: bool) -> None:
-        """Update the plug-in; called at every iteration of the main loop.
+        """Update the plug-in's device IDs; start it if necessary. Called at every iteration of the agent's main loop.
 
         Args:
+            states: the devices of the node.
             gives: True if the node grants new allocations.
             disputed: True if another plug-in offers the same name.
         """
@@ -79,11 +81,14 @@ class NvidiaNames:
 
 
 def card_tokens(states: Sequence[DeviceSnapshot], held: Iterable[HeldTokens], spare: int) -> list[PluginDevice]:
-    """Return all device IDs with their health: one per device, and more to make up for unhealthy ones in use.
+    """Return all device IDs of whole devices with their health.
+
+    There is one for each device, and more if unhealthy device IDs in use must be compensated.
 
     Args:
+        states: the devices of the node.
         held: device IDs in use.
-        spare: number of devices that may be given.
+        spare: number of devices that may be given to new containers.
     """
     unhealthy = {state.device.uuid for state in states if state.device.health in OUT_OF_SERVICE}
     taken: dict[str, DeviceUuid | None] = {}

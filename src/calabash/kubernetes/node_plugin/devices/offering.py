@@ -1,4 +1,4 @@
-"""Device IDs that a node offers to the kubelet, and the conditions under which it grants nothing."""
+"""Device IDs that a node offers to the kubelet, and the conditions under which it makes no new grants."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ log = structlog.get_logger(__name__)
 
 
 class GrantGate:
-    """Decision whether the node grants new allocations. Polled twice a second; read when a container starts.
+    """Decision whether the node grants new allocations, and the device IDs that follow from it.
+
+    The decision is made by ``poll``, which the agent calls twice a second, and is read whenever a container starts.
 
     Args:
-        foreign: device plug-ins of other systems.
-        checkpoint: return the kubelet's entries with the device IDs in use.
-        record: return the record of an allocation.
-        unhealthy_partitions: return unhealthy partitions of devices that are healthy themselves.
-        full: return the error if the journal or the usage outbox is full, None otherwise.
-        apart: return the devices not offered by device IDs: those that claims have, or all if the allocation API is
-            ``claims``.
+        foreign: detects device plug-ins of other systems.
+        checkpoint: returns the entries of the kubelet's checkpoint, with the device IDs in use.
+        record: returns the record of an allocation; None if it is not granted.
+        unhealthy_partitions: returns the unhealthy partitions of devices that are otherwise healthy.
+        full: returns the error with which allocations are refused while the journal or the usage outbox is full; None
+            if there is space.
+        apart: returns the devices that are not offered by device IDs: those that are allocated to claims, or all
+            devices if the allocation API is ``claims``.
     """
 
     def __init__(
@@ -56,7 +59,11 @@ class GrantGate:
         self._reported = 0  # number of devices whose device IDs were all reported healthy
 
     def poll(self, now_s: float) -> CalabashError | None:
-        """Return the error that refuses new allocations, None if they are granted; ``now_s`` is monotonic time."""
+        """Decide; return the error with which new allocations are refused, or None if they are granted.
+
+        Args:
+            now_s: monotonic time in seconds.
+        """
         before, self._refusal = self._refusal, self._foreign.poll(now_s) or self._full()
         if self._refusal is not None and before is None:
             log.error("new allocations are refused", error=self._refusal.message, hint=self._refusal.hint)
@@ -65,18 +72,21 @@ class GrantGate:
         return self._refusal
 
     def require(self) -> None:
-        """Raise the CalabashError that refuses new allocations, if there is one."""
+        """Raise the CalabashError with which new allocations are refused; return if they are granted."""
         if self._refusal is not None:
             raise self._refusal
 
     def tokens(self, devices: Sequence[Device]) -> list[PluginDevice]:
-        """Return all device IDs with their health. IDs in use have the health of their device in any case."""
+        """Return all device IDs with their health.
+
+        Device IDs in use have the health of their device, also while new allocations are refused.
+        """
         gives, parts, apart = self._refusal is None, self._unhealthy_partitions(), self._apart()
         all_alike = gives and not parts and not apart and not any_out_of_service(devices)
         return token_health(devices, () if all_alike else self._held(parts), gives=gives, apart=apart)
 
     def report(self, devices: Sequence[Device], report: Callable[[list[PluginDevice]], None]) -> None:
-        """Pass all device IDs to ``report``, unless all devices are healthy and were reported so before."""
+        """Pass all device IDs to ``report``, unless all of them are healthy and the last call reported the same."""
         alike = (
             self._refusal is None
             and not any_out_of_service(devices)

@@ -1,8 +1,10 @@
-"""Detection of other systems' device plug-ins that offer the same devices. While one is present, the agent grants nothing.
+"""Detection of other systems' device plug-ins that offer the same devices.
 
-The kubelet's checkpoint shows without a call whether such a plug-in ever registered. Only then the kubelet is asked if it is
-still there, because the checkpoint does not record that a plug-in has gone. The agent's own device IDs under a name of
-NVIDIA's are recognized by their prefix.
+While such a plug-in runs, the agent makes no new grants, because both would give the devices to containers.
+
+The kubelet's checkpoint file shows if such a plug-in has ever registered, but not if it has ended. Only if the file
+shows one, the agent calls the kubelet to find out if the plug-in still runs. The agent's own device IDs under NVIDIA's
+resource name are recognized by their prefix.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 def gives_cards(resource: str) -> bool:
-    """Return True if a plug-in of this resource offers NVIDIA devices."""
+    """Return True if a device plug-in for this resource name offers NVIDIA devices."""
     return _SAME_CARDS.fullmatch(resource) is not None
 
 
@@ -35,8 +37,8 @@ class ForeignPlugins:
     """Detector of other systems' device plug-ins.
 
     Args:
-        registered: return the resources in the kubelet's checkpoint, with their healthy devices.
-        offered: return the resources of plug-ins that are connected now.
+        registered: returns the resources in the kubelet's checkpoint, with the healthy device IDs of each.
+        offered: returns the resources of the device plug-ins that are connected now, with the device IDs of each.
     """
 
     def __init__(self, registered: Callable[[], Offer], offered: Callable[[], Offer]) -> None:
@@ -46,12 +48,13 @@ class ForeignPlugins:
         self._seen_s = 0.0
 
     def poll(self, now_s: float) -> CalabashError | None:
-        """Return the error that refuses new allocations, None if no other plug-in offers the devices.
+        """Return the error with which new allocations are refused; None if no other plug-in offers the devices.
 
-        While the kubelet does not answer, the last result stays.
+        While the kubelet does not answer, the result of the last call holds. A plug-in counts as ended ``QUIET_S``
+        seconds after it was last seen.
 
         Args:
-            now_s: monotonic time.
+            now_s: monotonic time in seconds.
         """
         try:
             found = self._find_others()
@@ -65,7 +68,7 @@ class ForeignPlugins:
         return foreign_plugin(self._found) if self._found else None
 
     def offer(self, resource: str) -> bool:
-        """Return True if another plug-in offers this resource, as of the last ``poll``."""
+        """Return True if another plug-in offered this resource at the time of the last ``poll``."""
         return resource in self._found
 
     def _find_others(self) -> dict[str, int]:

@@ -1,4 +1,7 @@
-"""The agent's interfaces to the kubelet: the device plug-in for ``calabash.dev/gpus``, that for ``nvidia.com/gpu``, and DRA."""
+"""The agent's interfaces to the kubelet: two device plug-ins and the DRA driver.
+
+The device plug-ins are for ``calabash.dev/gpus`` and, if the settings say so, for ``nvidia.com/gpu``.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,17 @@ class Plugins:
     """Construct, start and update the device plug-ins and the DRA driver of a node.
 
     Args:
-        desk: state of the claims of the node.
-        edits: CDI edits for containers.
-        closed: return why no whole device is given under NVIDIA's name; "" if they are.
-        full: return the error if usage cannot be recorded, None otherwise.
-        granted: called after a grant that the planner does not know of.
+        settings: settings of the agent.
+        client: client of the API server.
+        agent: grants and ends allocations on the node.
+        pods: the pods of the node.
+        membership: finds the sandboxes and cgroups of pods.
+        desk: files and store of the node's claims.
+        edits: makes the CDI edits of containers.
+        closed: returns the reason why no devices are published to claims and no whole device is given under NVIDIA's
+            resource name; "" if they are.
+        full: returns the error with which allocations are refused while usage cannot be recorded; None if it can.
+        granted: called after a grant that the planner did not plan.
     """
 
     def __init__(
@@ -121,12 +130,12 @@ class Plugins:
 
     @property
     def registered(self) -> bool:
-        """Return True if a kubelet has registered the devices by the node's allocation API."""
+        """Return True if the kubelet has registered the node's devices, by the node's current allocation API."""
         return self._claims.registered if self._api_watch.claims else self._plugin.registered
 
     @property
     def followed(self) -> bool:
-        """Return True if a kubelet has registered the devices at any time since the start."""
+        """Return True if the kubelet has registered the node's devices at any time since the agent started."""
         return self._followed
 
     @property
@@ -140,17 +149,18 @@ class Plugins:
 
     @property
     def claims_degraded(self) -> str | None:
-        """Devices that cannot be published to claims; see ``ClaimDriver.degraded``."""
+        """Text about devices that cannot be published to claims in full; see ``ClaimDriver.degraded``."""
         return self._claims.degraded
 
     def reconcile(self, snapshot: NodeSnapshot, driver: str) -> CalabashError | None:
-        """Update all interfaces from the state of the node; called at every iteration of the main loop.
+        """Update all interfaces from the state of the node. Called at every iteration of the agent's main loop.
 
         Args:
-            driver: version of the devices' driver.
+            snapshot: the devices and allocations of the node.
+            driver: version of the GPU driver.
 
         Returns:
-            The error that refuses new allocations, None if they are granted.
+            The error with which new allocations are refused; None if they are granted.
         """
         self._api_watch.poll(time.monotonic())
         refusal = self._gate.poll(time.monotonic())
@@ -187,7 +197,7 @@ class Plugins:
         )
 
     def _refuse(self) -> None:
-        """Raise the CalabashError that refuses new allocations by device IDs, if there is one."""
+        """Raise the CalabashError with which new allocations by device IDs are refused; return if they are granted."""
         self._gate.require()
         if self._api_watch.claims:
             raise CalabashError(
@@ -204,6 +214,9 @@ class Plugins:
         return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
 
     def _held(self, resource: str) -> list[HeldTokens]:
-        """Return the device IDs of pods that may start; the kubelet forgets other pods only when it admits the next."""
+        """Return the device IDs of a resource that pods have which may still start containers.
+
+        The checkpoint also contains ended pods, because the kubelet removes them only when it admits the next pod.
+        """
         entries = [e for e in self._checkpoint.read(resource) if self._pods.may_start(e.pod_uid)]
         return held_tokens(entries, self._agent.record)

@@ -1,7 +1,9 @@
-"""``calabash plugin-relay``: the process that keeps a node's devices registered at the kubelet while the agent restarts.
+"""``calabash plugin-relay``: keep a node's devices registered at the kubelet while the agent restarts.
 
-It has no rights except those on its directories, reads only what the kubelet and the agent send, and changes rarely, so it
-ends only with its pod. The agent with ``--relay`` registers its device plug-ins here.
+The kubelet marks all devices of a device plug-in as unhealthy while the plug-in is not connected, as it would be during
+an update of the agent. An agent that was started with ``--relay`` therefore registers its device plug-ins at this
+process, and the relay registers them at the kubelet. The relay is kept small so that it rarely needs an update itself:
+it has no rights except on its directories, and reads only what the kubelet and the agent send.
 """
 
 from __future__ import annotations
@@ -40,12 +42,21 @@ def parser() -> argparse.ArgumentParser:
 
 
 def answer(device_ids: tuple[str, ...]) -> Allocated:
-    """Answer Allocate with a CDI device name that was never used before."""
+    """Return the answer to the kubelet's call of ``Allocate`` while no agent runs: a new CDI device name."""
     return Allocated(cdi_names=(qualified(new_name(device_ids)),))
 
 
 def serve(home: Path, kubelet: Path, stop: threading.Event) -> None:
-    """Relay until ``stop``. Raises CalabashError if the directory cannot be used or another relay uses it."""
+    """Relay between the kubelet and the agent until ``stop`` is set.
+
+    Args:
+        home: directory of the node's agent.
+        kubelet: root directory of the kubelet.
+        stop: event that ends the relay.
+
+    Raises:
+        CalabashError: NOT_PERMITTED if the relay's directory cannot be used, CONFLICT if another relay uses it.
+    """
     from calabash.adapters.kubelet import PluginRelay  # noqa: PLC0415  # after keep_small
 
     directory = relay_directory(home)

@@ -1,9 +1,10 @@
 """Choice of whole devices for pods without a plan: containers that ask for ``nvidia.com/gpu`` where admission is off.
 
-Theory of operation. The scheduler placed such a pod by the number of devices only, so the agent chooses the devices when the
-container is about to be created, with the function by which the planner places a pod that another scheduler bound. A device
-may be given if it is healthy, has no allocation, and is in no plan of a pod that is bound here. The allocation is journalled
-like any other, and is in the ``GpuNode`` at once, where the planner sees it.
+Theory of operation. Another scheduler placed such a pod and considered only the number of devices. The agent therefore
+chooses the devices when the container is about to be created. It uses the function with which the planner places a pod
+that another scheduler bound to a node. A device may be given if it is healthy, has no allocation, and is in no plan of
+a pod that is bound to this node. The allocation is journalled like any other and reported in the ``GpuNode`` at once,
+so that the planner learns of it.
 """
 
 from __future__ import annotations
@@ -41,14 +42,25 @@ Promised = Mapping[DeviceUuid, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spare:
-    """The devices that may be given whole now, and the reasons why the others may not."""
+    """The devices that may be given whole now.
+
+    Args:
+        devices: these devices.
+        others: for each other device of the node, the reason why it may not be given.
+    """
 
     devices: tuple[Device, ...]
     others: Mapping[DeviceUuid, str]
 
 
 def spare_cards(states: Sequence[DeviceSnapshot], promised: Promised, but: Collection[AllocationId] = ()) -> Spare:
-    """Return the devices without an allocation; allocations in ``but`` do not count."""
+    """Return the devices that may be given whole.
+
+    Args:
+        states: the devices of the node.
+        promised: devices that are in plans of pods.
+        but: allocations that are ignored, because the container may use their devices.
+    """
     reasons = {state.device.uuid: _why_not(state, promised, but) for state in states}
     return Spare(
         devices=tuple(state.device for state in states if not reasons[state.device.uuid]),
@@ -74,7 +86,7 @@ def _why_not(state: DeviceSnapshot, promised: Promised, but: Collection[Allocati
 
 
 class NodeCards(Protocol):
-    """The operations of the node's agent that the choice needs."""
+    """The operations of the node agent that the choice of whole devices needs."""
 
     node: NodeName
 
@@ -87,8 +99,11 @@ class WholeCards:
     """Choose whole devices for containers of pods without a plan.
 
     Args:
-        planned: policy for pods of the planner's scheduler, which have a plan.
-        closed: return why nothing is given now, "" if devices are given; the reason is a cordon, or missing information.
+        agent: the devices and allocations of the node.
+        pods: the pods of the node.
+        planned: chooses the slices of pods that the product's own scheduler placed, which have a plan.
+        closed: returns the reason why no device is given now, which is a cordon or missing information; "" if devices
+            are given.
     """
 
     def __init__(
@@ -153,7 +168,13 @@ def choose_whole(
     spare: Sequence[Device],
     count: int,
 ) -> list[Device] | None:
-    """Return ``count`` of the spare devices, as the planner would choose on this node; None if there are too few."""
+    """Return the ``count`` spare devices that the planner would choose on this node; None if there are too few.
+
+    Args:
+        node: name of the node.
+        states: all devices of the node.
+        spare: the devices that may be given.
+    """
     from calabash.binder.cluster.bundle import Bundle  # noqa: PLC0415  # imports numpy; few agents need it
     from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler  # noqa: PLC0415
     from calabash.binder.cluster.device_kinds import NodeDevice  # noqa: PLC0415
@@ -181,7 +202,11 @@ def _is_ours(pod: Pod) -> bool:
 
 
 def _require_one_language(pod: Pod, container: str) -> None:
-    """Raise CalabashError(BAD_REQUEST) if the container also asks for ``calabash.dev/gpus``: a container has one allocation."""
+    """Check that the container does not also ask for ``calabash.dev/gpus``: it can have one allocation only.
+
+    Raises:
+        CalabashError: BAD_REQUEST if it does.
+    """
     asked = next((c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container), None)
     if asked is not None and GPUS in asked.resources.limits:
         raise CalabashError(

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the agent: devices by health, slices, enforced limits, and usage records that wait to be sent."""
+"""Prometheus metrics of the agent: devices by health, slices, enforced limits, and unsent usage records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from calabash.transport.small_server import SmallServer
 
 
 class AgentFigures:
-    """Metrics of one agent. ``observe`` is called by the agent's main loop; the metrics are read from any thread."""
+    """Metrics of one agent. The agent's main loop calls ``observe``; the metrics may be read from any thread."""
 
     def __init__(self) -> None:
         self.telemetry = Telemetry(ClusterPart.AGENT)
@@ -31,15 +31,17 @@ class AgentFigures:
         self._registrations = 0
 
     def server(self, *, host: str, port: int) -> SmallServer:
-        """Return an HTTP server of the metrics; the caller starts and stops it."""
+        """Return an HTTP server on which Prometheus can read the metrics; the caller starts and stops it."""
         return metrics_server(self.telemetry, lambda: self._now, host=host, port=port)
 
     def observe(self, snapshot: NodeSnapshot, *, ready: bool, registrations: int = 0, waiting: int = 0) -> None:
         """Update the metrics from the state of the node.
 
         Args:
-            registrations: number of registrations with the kubelet since the agent began to serve.
-            waiting: usage records that were not acknowledged.
+            snapshot: the devices and allocations of the node.
+            ready: True if the agent grants allocations and the kubelet has registered its devices.
+            registrations: number of registrations at the kubelet since the agent began to serve.
+            waiting: number of usage records that the server has not acknowledged.
         """
         self._count_limits(snapshot)
         more = registrations - self._registrations if registrations >= self._registrations else registrations
@@ -54,7 +56,10 @@ class AgentFigures:
         )
 
     def _count_limits(self, snapshot: NodeSnapshot) -> None:
-        """Add the growth of the allocations' counters since the last call. A counter that decreased belongs to a new slot."""
+        """Add the growth of the allocations' counters since the last call to the metrics.
+
+        A counter that decreased belongs to a new slot and adds nothing.
+        """
         uses = {
             one.record.id: (sum(use.denied for use in one.use), sum(use.throttled_s for use in one.use))
             for one in snapshot.allocations

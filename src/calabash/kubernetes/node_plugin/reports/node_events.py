@@ -1,4 +1,4 @@
-"""Kubernetes events of the node, as ``kubectl describe node`` shows them. Repeated events are counted."""
+"""Write Kubernetes events about the node, which ``kubectl describe node`` shows. Repeated events are counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Told:
 
 
 class NodeEvents:
-    """Events of one node."""
+    """Writer of the Kubernetes events about one node."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
@@ -33,7 +33,14 @@ class NodeEvents:
         self._failing = ""
 
     def report_state(self, error: CalabashError | None) -> None:
-        """Report a failure of the agent once per reason, and its recovery."""
+        """Write an event if the reason for which the agent refuses new allocations has changed since the last call.
+
+        Args:
+            error: the error with which new allocations are refused; None if they are granted.
+
+        Raises:
+            KubeError: the event cannot be written; the next call tries again.
+        """
         reason = "" if error is None else "".join(word.capitalize() for word in error.reason.value.split("_"))
         if reason == self._failing:
             return
@@ -45,7 +52,11 @@ class NodeEvents:
         self._failing = reason
 
     def report_event(self, reason: str, message: str, *, warning: bool) -> None:
-        """Create an event, or increment the count of the last one if it is the same. Raises KubeError."""
+        """Create an event, or increment the count of the last event with this reason if its message is the same.
+
+        Raises:
+            KubeError: the API server refuses the event or does not answer.
+        """
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         known = self._told.get(reason)
         if known is not None and known.message == message and self._again(known, now):

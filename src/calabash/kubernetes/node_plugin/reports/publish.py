@@ -1,6 +1,7 @@
-"""Publication of the node's ``GpuNode``, which is written only when it has changed.
+"""Publication of the state of the node in its ``GpuNode`` object.
 
-Used amounts change all the time; ``usage`` decides when they are worth a write.
+The object is written when the state has changed. The amounts of memory and compute that programs use change all the
+time, so ``usage.UseReportLimit`` decides when they have changed enough for a write.
 """
 
 from __future__ import annotations
@@ -47,8 +48,13 @@ class NodeFacts:
     """State of the agent that is published beside that of the devices.
 
     Args:
-        orders: outcomes of orders for single devices, by device UUID.
-        claims: devices that cannot be offered to claims; "" if all are, None if none should be.
+        agent_version, driver_version: versions of the agent and of the GPU driver.
+        ready: True if the node grants new allocations.
+        reason, message: reason and message of the condition ``Ready``.
+        orders: outcomes of orders for single devices (``devices.maintenance``), by device UUID.
+        allocation_api: the allocation API of the node.
+        claims: text about devices that cannot be offered to claims in full; "" if all devices are offered, None if the
+            node offers no devices to claims.
     """
 
     agent_version: str
@@ -62,7 +68,13 @@ class NodeFacts:
 
 
 class Publisher:
-    """Write the ``GpuNode`` of one node by server-side apply."""
+    """Write the status of the ``GpuNode`` of one node by server-side apply.
+
+    Args:
+        client: client of the API server.
+        node: name of the node.
+        report_limit: decides when used amounts are written; None for the default limit.
+    """
 
     def __init__(self, client: KubeClient, node: str, report_limit: UseReportLimit | None = None) -> None:
         self._client = client
@@ -73,7 +85,14 @@ class Publisher:
         self._observed = ""
 
     def publish(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> bool:
-        """Write the ``GpuNode`` if it differs from the last write; return True if it was written. Raises KubeError."""
+        """Write the status if it differs from the last write, or if used amounts are due.
+
+        Returns:
+            True if the status was written.
+
+        Raises:
+            KubeError: the API server refuses the write or does not answer.
+        """
         status = _status(snapshot, pods, facts, {})
         uses = read_uses(snapshot)
         changed = status != self._written
@@ -120,7 +139,11 @@ class Publisher:
 
 
 def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses) -> dict[str, Any]:
-    """Return the status without its times, with those used amounts that ``uses`` contains."""
+    """Return the status of the ``GpuNode`` without its times.
+
+    Args:
+        uses: used amounts; amounts that it does not contain are left out of the status.
+    """
     records = {a.record.id: a.record for a in snapshot.allocations}
     devices = []
     for state in snapshot.devices:
@@ -144,7 +167,10 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses
 
 
 def _claims(facts: NodeFacts) -> tuple[Condition, ...]:
-    """Return the condition ``Claims``, which is False if some devices cannot be offered; no condition without claims."""
+    """Return the condition ``Claims``, which is False if some devices cannot be offered to claims in full.
+
+    Returns an empty tuple if the node offers no devices to claims.
+    """
     if facts.claims is None:
         return ()
     reason = "Degraded" if facts.claims else "Published"
@@ -152,7 +178,7 @@ def _claims(facts: NodeFacts) -> tuple[Condition, ...]:
 
 
 def _summary(devices: Sequence[GpuNodeDevice]) -> GpuNodeSummary:
-    """Return the summary that ``kubectl get`` prints."""
+    """Return the summary that ``kubectl get gpunodes`` prints."""
     healthy = sum(device.health == "healthy" for device in devices)
     given = sum(part.memory_mib - part.spill_mib for device in devices for part in device.slices)
     total = sum(device.memory_mib for device in devices)
@@ -191,7 +217,10 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
 
 
 def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, facts: NodeFacts) -> GpuNodeDevice:
-    """Return a device of the status. All are unhealthy while the node grants nothing, so that nothing is placed there."""
+    """Return a device of the status.
+
+    While the node makes no new grants, all devices are shown as unhealthy, so that the planner places nothing on them.
+    """
     device, refusal = state.device, _other_api_message(state, facts.allocation_api) if facts.ready else facts.message
     use = uses.get(("", device.uuid), NO_USE)
     healthy = device.health is Health.HEALTHY and state.takes_work and not refusal
@@ -230,7 +259,10 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, f
 
 
 def _other_api_message(state: DeviceSnapshot, api: AllocationApi) -> str:
-    """Return why nothing new is placed on a device with allocations of the other allocation API; "" if it has none."""
+    """Return the reason why a device must get no further allocations after the node's allocation API has changed.
+
+    It is "" if the device has no allocations that were made by the other allocation API.
+    """
     count = sum(is_of_claim(name) is not (api is AllocationApi.CLAIMS) for name in state.allocations)
     other = "tokens" if api is AllocationApi.CLAIMS else "claims"
     return (

@@ -1,4 +1,7 @@
-"""Startup taint of a node: remove ``calabash.dev/agent-not-ready`` when the agent serves."""
+"""Startup taint of a node: remove ``calabash.dev/agent-not-ready`` when the agent serves the kubelet.
+
+Administrators can create nodes with this taint, so that no pod is scheduled to a node before its agent is ready.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ log = structlog.get_logger(__name__)
 
 
 class StartupTaint:
-    """Remove the startup taint of one node by its index, with a test of its key. Other taints are not changed."""
+    """Remove the startup taint of one node.
+
+    The JSON patch removes a taint by its index. It also tests the key at that index, so that a concurrent change of the
+    taints makes the patch fail instead of removing another taint.
+    """
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
@@ -25,12 +32,14 @@ class StartupTaint:
         self._next_s = 0.0
 
     def reconcile(self, registrations: int, now_s: float) -> None:
-        """Remove the taint if it is time to check; called at every iteration of the main loop while the agent serves.
+        """Check for the taint, and remove it, if it is time to do so.
+
+        Called at every iteration of the agent's main loop while the agent serves the kubelet.
 
         Args:
-            registrations: number of registrations with the kubelet; a new one may mean a new Node object, which is checked at
-                once.
-            now_s: monotonic time.
+            registrations: number of registrations at the kubelet so far. After a new registration the taint is checked
+                at once, because the Node object may be a new one.
+            now_s: monotonic time in seconds.
         """
         if registrations == self._registrations and now_s < self._next_s:
             return
@@ -43,7 +52,11 @@ class StartupTaint:
             self._next_s = now_s + RETRY_S
 
     def lift(self) -> bool:
-        """Remove the taint; return True if it was there. Raises KubeError."""
+        """Remove the taint; return True if the node had it.
+
+        Raises:
+            KubeError: the API server refuses the patch or does not answer.
+        """
         node = self._client.get(NODE, self._node)
         places = [i for i, taint in enumerate(node.spec.taints) if taint.key == STARTUP_TAINT] if node else []
         if not places:

@@ -1,8 +1,9 @@
 """Rate limit for reports of used amounts of devices to the API server.
 
-Every report is a write to the API server's store and an event for each watcher. So a node reports at most every ``every_s``
-seconds, if an amount has changed by a tenth of a device's time or a sixteenth of its memory since the last report. Smaller
-changes are reported after ``REST_S`` seconds. Precise amounts are available from NVML on the node.
+Every report is a write to the API server's store and an event for each watcher. A node therefore reports at most every
+``every_s`` seconds, and only if an amount has changed by at least a tenth of a device's time or a sixteenth of its
+memory since the last report. Smaller changes are reported ``REST_S`` seconds after the last report. Users who need
+precise amounts can read them from NVML on the node.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ _STEP_MIB_MIN = 64
 
 
 class SeenUse(NamedTuple):
-    """Used memory and compute, and the total memory; None if unknown."""
+    """Used memory and compute of a device or of a slice.
+
+    ``memory_mib`` is the used memory, ``percent`` the used compute, both None if unknown. ``of_mib`` is the total
+    memory.
+    """
 
     memory_mib: int | None = None
     percent: int | None = None
     of_mib: int = 0
 
     def is_far_from(self, other: SeenUse) -> bool:
-        """Return True if an amount differs by at least one step."""
+        """Return True if an amount differs so much from that of ``other`` that it is worth a report."""
         if (self.memory_mib is None) != (other.memory_mib is None) or (self.percent is None) != (other.percent is None):
             return True
         step_mib = max(_STEP_MIB_MIN, self.of_mib // _STEPS_OF_MEMORY)
@@ -42,7 +47,7 @@ Uses = Mapping[tuple[str, str], SeenUse]
 
 
 def read_uses(snapshot: NodeSnapshot) -> dict[tuple[str, str], SeenUse]:
-    """Return all used amounts that are known now."""
+    """Return the used amounts of all devices and slices whose use is known."""
     found: dict[tuple[str, str], SeenUse] = {}
     total = {}
     for state in snapshot.devices:
@@ -66,7 +71,8 @@ class UseReportLimit:
     """Decide when used amounts are reported.
 
     Args:
-        every_s: least interval between reports; 0: never report.
+        every_s: least number of seconds between two reports; 0 to never report used amounts.
+        now_s: returns monotonic time in seconds.
     """
 
     def __init__(self, every_s: float = EVERY_S, *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -81,7 +87,7 @@ class UseReportLimit:
         return self._every_s > 0
 
     def due(self, uses: Uses) -> bool:
-        """Return True if the used amounts should be reported now although nothing else has changed."""
+        """Return True if the used amounts should be reported now, even if the rest of the status has not changed."""
         rested_s = self._now_s() - self._told_at_s
         if not self.enabled or rested_s < self._every_s:
             return False

@@ -1,10 +1,12 @@
 """Send usage records of the node to the server of the cluster; records are kept until the server has committed them.
 
-Theory of operation. The outbox (``adapters.store.usage.outbox``) records which records were acknowledged and which may have
-been sent. A step takes the next records, sends them, and stores the number that the server acknowledges. The agent may die
-after each of these, and the next agent repeats the step. A server that is behind (it was restored) is sent again what it
-lacks, as far as the node still has it. While the server cannot be reached, records are kept. Beyond a limit adjacent records
-are merged, and if that does not suffice the node refuses new allocations, because their usage could not be recorded.
+Theory of operation. The outbox (``adapters.store.usage.outbox``) is a table of numbered usage records in the agent's
+database. It also stores up to which number the server has acknowledged records, and up to which number they may have
+been sent. One step reads the next records, sends them, and stores the number that the server acknowledges. If the agent
+dies in between, the next agent repeats the step. If the server's database was restored from a backup, the server has
+fewer records than it had acknowledged; the node sends the missing ones again, as far as it still has them. While the
+server cannot be reached, records are kept. If too many wait, adjacent records are merged. If that does not suffice, the
+node refuses new allocations, because their usage could not be recorded.
 """
 
 from __future__ import annotations
@@ -43,10 +45,10 @@ class UsageServer:
     """The server that collects usage records.
 
     Args:
-        url: ``https://HOST:PORT``; ``http`` for tests.
-        authority: PEM file with the authority of the server's certificate, read for each request.
-        token: file with the node's token, read for each request.
-        every_s: interval of sending.
+        url: ``https://HOST:PORT``; in tests also ``http://HOST:PORT``.
+        authority: PEM file with the authority that signed the server's certificate. It is read for each request.
+        token: file with the token that authenticates the node. It is read for each request.
+        every_s: seconds between two attempts to send.
     """
 
     url: str
@@ -55,7 +57,11 @@ class UsageServer:
     every_s: float = SEND_EVERY_S
 
     def post(self, batch: UsageBatch) -> UsageTaken:
-        """Send a batch. Raises CalabashError; the server may have committed the batch even so."""
+        """Send a batch of usage records; return the server's acknowledgement.
+
+        Raises:
+            CalabashError: API_DOWN if no acknowledgement arrived. The server may have stored the batch even so.
+        """
         try:
             status, body = self._answer(msgspec.json.encode(batch))
             if status != 200:
@@ -84,11 +90,15 @@ class UsageServer:
 class UsageSending:
     """Thread that sends usage records; ``full`` may be called from any thread.
 
+    ``waiting`` is the number of records that were not acknowledged at the last check.
+
     Args:
-        post: send a batch; raises CalabashError.
-        waiting_max: limit of records that wait to be sent.
-        kept: number of acknowledged records that are kept.
-        entries: limit of records in a batch.
+        outbox: the records of the node.
+        post: sends a batch; raises CalabashError if no acknowledgement arrives.
+        every_s: seconds between two attempts to send.
+        waiting_max: number of waiting records above which new allocations are refused.
+        kept: number of acknowledged records that are kept for a server that is restored from a backup.
+        entries: largest number of records in a batch.
     """
 
     def __init__(
@@ -117,7 +127,7 @@ class UsageSending:
 
     @classmethod
     def to(cls, server: UsageServer | None, outbox: UsageOutbox) -> UsageSending:
-        """Return a sender for a server; without one, records are dropped."""
+        """Return a sender for a server; if ``server`` is None, records are removed as if they had been acknowledged."""
         if server is None:
             return cls(outbox, lambda batch: UsageTaken(last=batch.entries[-1].number), kept=0)
         return cls(outbox, server.post, every_s=server.every_s)
@@ -126,16 +136,20 @@ class UsageSending:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after the batch in progress."""
+        """Stop the thread after the batch that is being sent."""
         self._stop.set()
         self._thread.join()
 
     def full(self) -> CalabashError | None:
-        """Return the error that refuses new allocations, None while their usage can be recorded."""
+        """Return the error with which new allocations are refused; None while their usage can be recorded."""
         return self._full
 
     def step(self) -> bool:
-        """Send one batch; return True if there may be more records. Raises CalabashError."""
+        """Send one batch; return True if there may be more records to send.
+
+        Raises:
+            CalabashError: no acknowledgement arrived, or the outbox cannot be read or written.
+        """
         marks = self._outbox.marks()
         rows = self._outbox.after(marks.acked, limit=self._entries)
         if not rows and not self._lost:
@@ -163,7 +177,11 @@ class UsageSending:
         return bool(rows) and reached > marks.acked
 
     def keep_bounded(self) -> None:
-        """Drop acknowledged records, and merge waiting ones beyond the limit. Raises CalabashError."""
+        """Remove acknowledged records except the last ``kept``, and merge waiting records if there are too many.
+
+        Raises:
+            CalabashError: the outbox cannot be read or written.
+        """
         while self._outbox.fold(keep=self._kept):
             pass
         waiting = self._outbox.waiting()
