@@ -6,18 +6,20 @@ controller, which reports the result in the condition ``Valid``.
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
-from enum import StrEnum
-from typing import Any
+from typing import Any, cast
+
+from msgspec import inspect
 
 from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS
-from calabash.model.addresses import Address, Network
 from calabash.model.network import KINDS, PATH_PARTS
-from calabash.net.objects.specs import ITEMS_MAX, TEXT_MAX
 
 ADDRESS_CHARACTERS_MAX = 64
+_SCALARS: dict[type, dict[str, Any]] = {
+    inspect.BoolType: {"type": "boolean"},
+    inspect.IntType: {"type": "integer", "format": "int64", "minimum": 0},
+    inspect.FloatType: {"type": "number", "format": "double", "minimum": 0},
+    inspect.CustomType: {"type": "string", "maxLength": ADDRESS_CHARACTERS_MAX},  # an address or a range
+}
 
 
 def definition(noun: type) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def definition(noun: type) -> dict[str, Any]:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": _object(noun, without=("name",)),
+            "spec": _object(cast("inspect.StructType", inspect.type_info(noun)), without=("name",)),
             "status": _status(),
         },
     }
@@ -81,39 +83,28 @@ def _first_line(noun: type) -> str:
     return " ".join((noun.__doc__ or "").strip().split("\n\n")[0].split()).replace("``", "")
 
 
-def _object(noun: type, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    hints = typing.get_type_hints(noun)
-    fields = [field for field in dataclasses.fields(noun) if field.name not in without]
-    required = [
-        field.name
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    found: dict[str, Any] = {"type": "object", "properties": {f.name: _value(hints[f.name]) for f in fields}}
+def _object(noun: inspect.StructType, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    fields = [field for field in noun.fields if field.name not in without]
+    required = [field.name for field in fields if field.required]
+    found: dict[str, Any] = {"type": "object", "properties": {f.name: _value(f.type) for f in fields}}
     return found | ({"required": required} if required else {})
 
 
-def _value(hint: Any) -> dict[str, Any]:
-    if hint in (Address, Network):
-        return {"type": "string", "maxLength": ADDRESS_CHARACTERS_MAX}
-    if isinstance(hint, types.UnionType):
-        plain = [part for part in typing.get_args(hint) if part is not type(None)]
-        return _value(plain[0] if len(plain) == 1 else Address if plain[0] in typing.get_args(Address) else Network)
-    if typing.get_origin(hint) is tuple:
-        inner = typing.get_args(hint)
-        items = {"type": "array", "items": _value(inner[0]), "maxItems": ITEMS_MAX}
-        return items if inner[-1] is Ellipsis else items | {"minItems": len(inner), "maxItems": len(inner)}
-    if dataclasses.is_dataclass(hint):
-        return _object(typing.cast(type, hint))
-    if issubclass(hint, StrEnum):
-        return {"type": "string", "enum": [str(one) for one in hint]}
-    plain_types: dict[type, dict[str, Any]] = {
-        bool: {"type": "boolean"},
-        int: {"type": "integer", "format": "int64", "minimum": 0},
-        float: {"type": "number", "format": "double", "minimum": 0},
-        str: {"type": "string", "maxLength": TEXT_MAX},
-    }
-    return dict(plain_types[hint])
+def _value(wanted: inspect.Type) -> dict[str, Any]:
+    if isinstance(wanted, inspect.UnionType):
+        wanted = next(one for one in wanted.types if not isinstance(one, inspect.NoneType))
+    match wanted:
+        case inspect.VarTupleType():
+            return {"type": "array", "items": _value(wanted.item_type), "maxItems": wanted.max_length}
+        case inspect.TupleType(item_types=items):
+            return {"type": "array", "items": _value(items[0]), "maxItems": len(items), "minItems": len(items)}
+        case inspect.StructType():
+            return _object(wanted)
+        case inspect.EnumType():
+            return {"type": "string", "enum": [str(one) for one in wanted.cls]}
+        case inspect.StrType():
+            return {"type": "string", "maxLength": wanted.max_length}
+    return dict(_SCALARS[type(wanted)])
 
 
 def _status() -> dict[str, Any]:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import types
-import typing
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import Any
+
+import msgspec
+from msgspec.inspect import (
+    BoolType,
+    CustomType,
+    EnumType,
+    Field,
+    FloatType,
+    IntType,
+    NoneType,
+    StrType,
+    StructType,
+    TupleType,
+    Type,
+    UnionType,
+    VarTupleType,
+    type_info,
+)
 
 from calabash.model.addresses import Address, Network
 from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, SecurityRule
@@ -20,10 +34,10 @@ _NAMES = {1: "NAME", 2: "VPC/NAME", 3: "VPC/SUBNET/NAME"}
 _WORDS: dict[Any, str] = {
     Address: "address",
     Network: "range",
-    str: "text",
-    int: "number",
-    float: "number",
-    bool: "true, false",
+    StrType: "text",
+    IntType: "number",
+    FloatType: "number",
+    BoolType: "true, false",
 }
 
 
@@ -56,38 +70,40 @@ def _section(noun: type) -> Iterator[str]:
         yield "\n".join(f"* {line}" if _begins(line, noun) else f"  {line}" for line in meanings) + "\n"
     yield "| field | is | left out |"
     yield "|---|---|---|"
-    hints = typing.get_type_hints(noun)
-    for field in dataclasses.fields(noun):
+    for field in _fields(noun):
         if field.name != "name":
-            yield f"| `{field.name}` | {_kind(hints[field.name])} | {_default(field)} |"
+            yield f"| `{field.name}` | {_kind(field.type)} | {_default(field)} |"
+
+
+def _fields(noun: type) -> tuple[Field, ...]:
+    described = type_info(noun)
+    assert isinstance(described, StructType)
+    return described.fields
 
 
 def _begins(line: str, noun: type) -> bool:
     """Return True if a line begins the description of fields, False if it continues one."""
     names = line.partition(":")[0].split(", ")
-    return set(names) <= {field.name for field in dataclasses.fields(noun)}
+    return set(names) <= {field.name for field in _fields(noun)}
 
 
-def _kind(hint: Any) -> str:
-    if hint in _WORDS:
-        return _WORDS[hint]
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple:
-        return (
-            f"list of {_kind(arguments[0])}"
-            if arguments[-1] is Ellipsis
-            else f"{len(arguments)} of {_kind(arguments[0])}"
-        )
-    if origin in (typing.Union, types.UnionType):
-        left = tuple(argument for argument in arguments if argument is not type(None))
-        return _kind(typing.Union[left])  # noqa: UP007 - of as many as there are
-    if issubclass(hint, StrEnum):
-        return ", ".join(f"`{word}`" for word in hint)
-    return f"[{hint.__name__}](#{hint.__name__.lower()})"
+def _kind(wanted: Type) -> str:
+    match wanted:
+        case VarTupleType(item_type=item):
+            return f"list of {_kind(item)}"
+        case TupleType(item_types=items):
+            return f"{len(items)} of {_kind(items[0])}"
+        case UnionType(types=types):
+            return _kind(next(one for one in types if not isinstance(one, NoneType)))
+        case EnumType(cls=words):
+            return ", ".join(f"`{word}`" for word in words)
+        case StructType(cls=noun):
+            return f"[{noun.__name__}](#{noun.__name__.lower()})"
+    return _WORDS[wanted.cls if isinstance(wanted, CustomType) else type(wanted)]
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+def _default(field: Field) -> str:
+    if field.required:
         return "it must be there"
-    value = field.default if field.default is not dataclasses.MISSING else None
+    value = None if isinstance(field.default, msgspec.Struct) else field.default
     return "" if value in (None, "", ()) else f"`{str(value).lower() if isinstance(value, bool) else value}`"

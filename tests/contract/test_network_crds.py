@@ -71,7 +71,7 @@ def test_every_noun_has_a_definition_with_its_fields() -> None:
         assert definition["spec"]["names"]["kind"] == noun.__name__ == resource.name
         (version,) = definition["spec"]["versions"]
         fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-        assert set(fields) == {name for name in noun.__dataclass_fields__ if name != "name"}  # type: ignore[attr-defined]
+        assert set(fields) == {name for name in noun.__struct_fields__ if name != "name"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("keeper")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.daemons.world import until
 from tests.net import needs
 from tests.net.controller import Controller, vpc_with_ports

@@ -10,10 +10,10 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
+from msgspec.structs import replace
 from tests.daemons.world import until
 from tests.net.ovn_queries import bits_through, dhcp4, dhcp6, dns
 from tests.net.packets import IPV4, Sniffer, ethernet, ip, send, tcp

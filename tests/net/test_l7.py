@@ -9,11 +9,11 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.certificates import server_context
 from tests.net import needs
 from tests.net.flows import Background, Calls

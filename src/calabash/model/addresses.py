@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import itertools
 import re
+from abc import ABCMeta
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING
 
 from calabash.model.errors import CalabashError
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+if TYPE_CHECKING:
+    Address = IPv4Address | IPv6Address
+    Network = IPv4Network | IPv6Network
+else:  # msgspec decodes to a class, and not to a union of two classes that it does not know
+    Address, Network = ABCMeta("Address", (), {}), ABCMeta("Network", (), {})
+    Address.register(IPv4Address), Address.register(IPv6Address)
+    Network.register(IPv4Network), Network.register(IPv6Network)
 
 NAME_LENGTH_MAX = 40
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

@@ -8,11 +8,11 @@ the object is created and do not change afterwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from calabash.model.addresses import Address, Network
 from calabash.model.network_services import LoadBalancer, ServiceEndpoint, TransportProtocol
+from calabash.model.strict_types import Integer, Items, StrictStruct, Text
 
 MTU_DEFAULT = 1400  # fits into an underlay MTU of 1500 bytes with Geneve over IPv6
 
@@ -37,8 +37,7 @@ class NetworkKind(StrEnum):
     QOS_POLICY = "qos"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vpc:
+class Vpc(StrictStruct, frozen=True, kw_only=True):
     """VPC: a private address space of one tenant.
 
     Args:
@@ -49,15 +48,14 @@ class Vpc:
         number: 1..65535, unique; MAC addresses and transit addresses are derived from it. 0: to be allocated.
     """
 
-    name: str
-    cidrs: tuple[Network, ...]
-    tenant: str = ""
-    mtu_bytes: int = MTU_DEFAULT
-    number: int = 0
+    name: Text
+    cidrs: Items[Network]
+    tenant: Text = ""
+    mtu_bytes: Integer = MTU_DEFAULT
+    number: Integer = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subnet:
+class Subnet(StrictStruct, frozen=True, kw_only=True):
     """Subnet of a VPC, from which ports get addresses. It has at most one range of each IP version.
 
     Args:
@@ -68,16 +66,15 @@ class Subnet:
         number: 1..65535, unique in the VPC; 0: to be allocated.
     """
 
-    name: str
-    cidrs: tuple[Network, ...]
-    gateways: tuple[Address, ...] = ()
+    name: Text
+    cidrs: Items[Network]
+    gateways: Items[Address] = ()
     dhcp: bool = False
     dns: bool = False
-    number: int = 0
+    number: Integer = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class Port(StrictStruct, frozen=True, kw_only=True):
     """Port: the connection of a program, a pod or a machine to a subnet. Packets with other source addresses are dropped.
 
     Args:
@@ -89,12 +86,12 @@ class Port:
         virtual_parents: for the virtual port of a pair of load balancers: the two ports between which its address moves.
     """
 
-    name: str
-    addresses: tuple[Address, ...] = ()
-    mac: str = ""
-    security_groups: tuple[str, ...] = ()
-    qos: str = ""
-    virtual_parents: tuple[str, ...] = ()
+    name: Text
+    addresses: Items[Address] = ()
+    mac: Text = ""
+    security_groups: Items[Text] = ()
+    qos: Text = ""
+    virtual_parents: Items[Text] = ()
 
 
 class Direction(StrEnum):
@@ -104,8 +101,7 @@ class Direction(StrEnum):
     EGRESS = "egress"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityRule:
+class SecurityRule(StrictStruct, frozen=True, kw_only=True):
     """Rule that allows connections of the ports of a security group. Replies of allowed connections are always allowed.
 
     Args:
@@ -116,25 +112,23 @@ class SecurityRule:
 
     direction: Direction
     protocol: TransportProtocol = TransportProtocol.ANY
-    ports: tuple[int, int] = (0, 0)
+    ports: tuple[Integer, Integer] = (0, 0)
     peer: Network | None = None
-    peer_group: str = ""
+    peer_group: Text = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityGroup:
+class SecurityGroup(StrictStruct, frozen=True, kw_only=True):
     """Security group: a set of ports with common rules. Connections that no rule allows are dropped.
 
     Every VPC has the group ``VPC/default``. It allows connections between its ports and connections from its ports to all other
     addresses, and no other connections to its ports.
     """
 
-    name: str
-    rules: tuple[SecurityRule, ...] = ()
+    name: Text
+    rules: Items[SecurityRule] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uplink:
+class Uplink(StrictStruct, frozen=True, kw_only=True):
     """Uplink: a segment of the provider's network, set by an administrator, that connects VPCs to outside networks.
 
     Args:
@@ -148,14 +142,14 @@ class Uplink:
         number: 1..255, unique; 0: to be allocated.
     """
 
-    name: str
+    name: Text
     cidr: Network
     gateway: Address
-    physical: str = "ext"
-    vlan: int = 0
-    hosts: tuple[str, ...] = ()
-    vpcs_max: int = 0
-    number: int = 0
+    physical: Text = "ext"
+    vlan: Integer = 0
+    hosts: Items[Text] = ()
+    vpcs_max: Integer = 0
+    number: Integer = 0
 
 
 class GatewayKind(StrEnum):
@@ -168,8 +162,7 @@ class GatewayKind(StrEnum):
     NFV = "nfv"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkGateway:
+class NetworkGateway(StrictStruct, frozen=True, kw_only=True):
     """Gateway of a VPC to an uplink. A VPC has at most one.
 
     Args:
@@ -181,22 +174,21 @@ class NetworkGateway:
         ports: NFV only: the ports of the two replicas in the VPC, and the virtual port that moves between them; allocated.
     """
 
-    name: str
+    name: Text
     kind: GatewayKind = GatewayKind.OVN
-    uplink: str = ""
+    uplink: Text = ""
     snat: bool = False
     address: Address | None = None
-    ports: tuple[str, ...] = ()
+    ports: Items[Text] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eip:
+class Eip(StrictStruct, frozen=True, kw_only=True):
     """Elastic IP ``VPC/EIP``: an outside address of a VPC.
 
     ``address`` None: allocated from the range of its gateway's uplink.
     """
 
-    name: str
+    name: Text
     address: Address | None = None
 
 
@@ -207,8 +199,7 @@ class NatKind(StrEnum):
     FIP = "fip"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NatRule:
+class NatRule(StrictStruct, frozen=True, kw_only=True):
     """NAT rule ``VPC/RULE``: forward packets for ``eip`` to ``port``.
 
     Args:
@@ -219,18 +210,17 @@ class NatRule:
         distributed: FIP only: translate on the host of the port instead of on the gateway host.
     """
 
-    name: str
+    name: Text
     kind: NatKind
-    eip: str
-    port: str
+    eip: Text
+    port: Text
     protocol: TransportProtocol = TransportProtocol.ANY
-    outside_number: int = 0
-    inside_number: int = 0
+    outside_number: Integer = 0
+    inside_number: Integer = 0
     distributed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peering:
+class Peering(StrictStruct, frozen=True, kw_only=True):
     """Peering ``VPC/PEER``: routes between two VPCs whose ranges do not overlap. It is active if both VPCs have it.
 
     Args:
@@ -239,13 +229,12 @@ class Peering:
         number: 1..4095, the same at both ends; transit addresses are derived from it. 0: to be allocated.
     """
 
-    name: str
-    routes: tuple[Network, ...] = ()
-    number: int = 0
+    name: Text
+    routes: Items[Network] = ()
+    number: Integer = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkRoute:
+class NetworkRoute(StrictStruct, frozen=True, kw_only=True):
     """Route ``VPC/ROUTE``: send packets for ``prefix`` to ``next_hop``, or drop them if ``next_hop`` is None.
 
     Args:
@@ -253,15 +242,14 @@ class NetworkRoute:
         priority: order of policy routes, the highest first.
     """
 
-    name: str
+    name: Text
     prefix: Network
     next_hop: Address | None = None
     source: Network | None = None
-    priority: int = 100
+    priority: Integer = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DedicatedLine:
+class DedicatedLine(StrictStruct, frozen=True, kw_only=True):
     """Dedicated line ``VPC/LINE``: a VLAN of the provider's network that only this VPC uses, to a site of its tenant.
 
     Args:
@@ -273,33 +261,31 @@ class DedicatedLine:
         number: 1..4095, unique; 0: to be allocated.
     """
 
-    name: str
-    vlan: int
+    name: Text
+    vlan: Integer
     cidr: Network
     address: Address
     peer: Address
-    routes: tuple[Network, ...] = ()
-    physical: str = "ext"
-    hosts: tuple[str, ...] = ()
-    number: int = 0
+    routes: Items[Network] = ()
+    physical: Text = "ext"
+    hosts: Items[Text] = ()
+    number: Integer = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DnsRecord:
+class DnsRecord(StrictStruct, frozen=True, kw_only=True):
     """DNS record ``VPC/RECORD``: the addresses of a host name (``db.internal``), answered in the VPC's subnets with DNS."""
 
-    name: str
-    host: str
-    addresses: tuple[Address, ...]
+    name: Text
+    host: Text
+    addresses: Items[Address]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QosPolicy:
+class QosPolicy(StrictStruct, frozen=True, kw_only=True):
     """QoS policy ``VPC/POLICY``: most bits per second that each of its ports sends and receives; 0: no limit."""
 
-    name: str
-    egress_bits_per_s: int = 0
-    ingress_bits_per_s: int = 0
+    name: Text
+    egress_bits_per_s: Integer = 0
+    ingress_bits_per_s: Integer = 0
 
 
 NetworkObject = (

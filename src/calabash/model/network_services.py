@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from calabash.model.addresses import Address
+from calabash.model.strict_types import Integer, Items, Real, StrictStruct, Text
 
 
 class TransportProtocol(StrEnum):
@@ -32,8 +32,7 @@ class CheckKind(StrEnum):
     HTTP = "http"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthCheck:
+class HealthCheck(StrictStruct, frozen=True, kw_only=True):
     """Health check of the backends of a load balancer.
 
     Args:
@@ -43,21 +42,19 @@ class HealthCheck:
     """
 
     kind: CheckKind = CheckKind.NONE
-    path: str = ""
-    interval_s: float = 1.0
-    failures: int = 2
+    path: Text = ""
+    interval_s: Real = 1.0
+    failures: Integer = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class Backend(StrictStruct, frozen=True, kw_only=True):
     """Backend of a load balancer: a port of the same VPC, and the TCP or UDP port number of its service."""
 
-    port: str
-    number: int
+    port: Text
+    number: Integer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadBalancer:
+class LoadBalancer(StrictStruct, frozen=True, kw_only=True):
     """Load balancer ``VPC/LB``: one virtual address (VIP) and port number in front of several ports.
 
     Args:
@@ -69,20 +66,19 @@ class LoadBalancer:
         offered_to: other tenants whose VPCs may have an endpoint for it; "*" for all.
     """
 
-    name: str
+    name: Text
     vip: Address
-    vip_number: int
-    backends: tuple[Backend, ...]
+    vip_number: Integer
+    backends: Items[Backend]
     protocol: TransportProtocol = TransportProtocol.TCP
-    check: HealthCheck = field(default_factory=HealthCheck)
+    check: HealthCheck = HealthCheck()
     layer: Layer = Layer.L4
-    certificate: str = ""
-    ports: tuple[str, ...] = ()
-    offered_to: tuple[str, ...] = ()
+    certificate: Text = ""
+    ports: Items[Text] = ()
+    offered_to: Items[Text] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceEndpoint:
+class ServiceEndpoint(StrictStruct, frozen=True, kw_only=True):
     """Service endpoint ``VPC/ENDPOINT``: an address of this VPC that leads to a load balancer of another VPC.
 
     The IP ranges of the two VPCs may overlap.
@@ -94,8 +90,8 @@ class ServiceEndpoint:
         number: 1..4095, unique; 0: allocated.
     """
 
-    name: str
-    source: str
+    name: Text
+    source: Text
     vip: Address | None = None
-    subnet: str = ""
-    number: int = 0
+    subnet: Text = ""
+    number: Integer = 0

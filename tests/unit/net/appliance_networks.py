@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
+
+from msgspec.structs import replace
 
 from calabash.model.network import (
     Eip,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+from msgspec.structs import replace
 from tests.unit.net.network_builders import build_networks, port, subnet, vpc
 
 from calabash.model.addresses import Address

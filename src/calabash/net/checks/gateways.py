@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from calabash.model.addresses import Address, check_label
 from calabash.model.errors import CalabashError, Reason

@@ -6,7 +6,7 @@ of an L7 load balancer or an NFV gateway.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from calabash.model.addresses import NAME_LENGTH_MAX, Address
 from calabash.model.errors import CalabashError, Reason

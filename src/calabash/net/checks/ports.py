@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from calabash.model.addresses import Address, Network, parse_mac
 from calabash.model.errors import CalabashError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from calabash.model.addresses import check_label
 from calabash.model.errors import CalabashError

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network
+
+from msgspec.structs import replace
 
 from calabash.model.addresses import Address
 from calabash.model.errors import CalabashError, Reason

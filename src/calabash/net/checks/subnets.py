@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import ip_network
+
+from msgspec.structs import replace
 
 from calabash.model.addresses import Address, Network, overlapping
 from calabash.model.errors import CalabashError

@@ -1,30 +1,29 @@
 """Conversion of network objects to and from plain data, as in JSON, YAML and the database.
 
 Decoding is strict: an unknown field, a value of another type, and a value above the limits are errors that name the field
-(``rules[2].peer``). Addresses and ranges are text. The name is not part of the spec.
+(``rules[2].peer``). msgspec checks them against the classes of ``model.network``; ``_refusal`` turns its errors into those of
+the product. Addresses and ranges are text. The name is not part of the spec.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import types
-import typing
-from collections.abc import Mapping
-from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+import re
+from collections.abc import Callable, Mapping
+from types import GenericAlias
 from typing import Any
+
+import msgspec
+from msgspec import inspect
 
 from calabash.model.addresses import Address, Network, check_path, parse_address, parse_mac, parse_network
 from calabash.model.errors import CalabashError
-from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject
+from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject, Port
+from calabash.model.strict_types import ITEMS_MAX, TEXT_MAX
 
-ITEMS_MAX = 1024  # items of one list
-TEXT_MAX = 255
-NUMBER_MAX = 1 << 50
-_OBJECT_TYPES = {kind: object_type for object_type, kind in KINDS.items()}
-_MISSING = object()
-_ADDRESSES: dict[Any, Any] = {Address: parse_address, Network: parse_network}
+_OBJECT_TYPES: dict[NetworkKind, type[NetworkObject]] = {kind: object_type for object_type, kind in KINDS.items()}
+_SHAPES: dict[NetworkKind, Any] = {kind: GenericAlias(tuple, (noun,)) for kind, noun in _OBJECT_TYPES.items()}
+_PARSERS: dict[Any, Callable[..., Any]] = {Address: parse_address, Network: parse_network}
+_PATH = re.compile(r" - at (?:`key` in )?`\$\[0\](?P<path>(?:\.\w+|\[\d+\])*)`\Z")
 
 
 def parse_kind(word: object) -> NetworkKind:
@@ -42,95 +41,82 @@ def decode(kind: NetworkKind, name: object, spec: object) -> NetworkObject:
             f"{kind} without a name", hint="name: " + "/".join(("red", "a", "web1")[: PATH_PARTS[kind]])
         )
     check_path(name, PATH_PARTS[kind], f"{kind} name")
+    what = f"{kind} {name}"
     if not isinstance(spec, Mapping):
-        raise CalabashError(f"{kind} {name}: spec is not a map", hint="spec: {FIELD: VALUE, ...}")
-    found: NetworkObject = _object(_OBJECT_TYPES[kind], {**spec, "name": name}, f"{kind} {name}", "")
+        raise CalabashError(f"{what}: spec is not a map", hint="spec: {FIELD: VALUE, ...}")
     if "name" in spec:
-        raise CalabashError(f"{kind} {name}: the name does not belong in spec", hint="remove name from spec")
+        raise CalabashError(f"{what}: the name does not belong in spec", hint="remove name from spec")
+    values = {**spec, "name": name}
+    try:  # in a tuple, so that every error has a path
+        found: NetworkObject = msgspec.convert((values,), _SHAPES[kind], dec_hook=_parse_text)[0]
+    except msgspec.ValidationError as error:
+        raise _refusal(_OBJECT_TYPES[kind], values, str(error), what) from None
+    if isinstance(found, Port) and found.mac:
+        return msgspec.structs.replace(found, mac=parse_mac(found.mac, f"{what}: mac"))
     return found
 
 
 def encode(item: NetworkObject) -> dict[str, Any]:
     """Return all fields except the name, as values of JSON."""
-    found: dict[str, Any] = _plain(item)
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(item, enc_hook=str))
     del found["name"]
     return found
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, (IPv4Address, IPv6Address, IPv4Network, IPv6Network, StrEnum)):
-        return str(value)
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    if dataclasses.is_dataclass(value):
-        return {name: _plain(getattr(value, name)) for name in _field_types(typing.cast("type", type(value)))}
-    return value
+def _parse_text(wanted: type, value: object) -> Any:
+    """Parse an address or range for msgspec, which adds the path of the field to a ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("not text")
+    try:
+        return _PARSERS[wanted](value)
+    except CalabashError as error:
+        raise ValueError(error.message) from error
 
 
-@functools.cache
-def _field_types(object_type: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(object_type)
-    return {field.name: hints[field.name] for field in dataclasses.fields(object_type)}
+def _refusal(object_type: type, values: Mapping[str, Any], problem: str, what: str) -> CalabashError:
+    """Return the error for a spec that msgspec refused.
+
+    Args:
+        problem: the message of msgspec, such as "Expected `int`, got `str` - at `$[0].rules[2].ports[0]`".
+        what: kind and name of the object.
+    """
+    match = _PATH.search(problem)
+    place = match["path"].removeprefix(".") if match else ""
+    wanted, value = _at(inspect.type_info(object_type), values, place)
+    if isinstance(wanted, inspect.StructType) and isinstance(value, Mapping):
+        known, inside = {field.name: field.type for field in wanted.fields}, f"{place}." if place else ""
+        for name in value:
+            if name not in known:
+                listed = ", ".join(n for n in known if inside or n != "name")
+                return CalabashError(f"{what}: unknown field {inside}{str(name)[:40]!r}", hint=f"fields: {listed}")
+        missing = next(field.name for field in wanted.fields if field.required and field.name not in value)
+        return CalabashError(f"{what}: {inside}{missing} is missing", hint=_hint(known[missing]))
+    if isinstance(wanted, (inspect.VarTupleType, inspect.TupleType)) and isinstance(value, (list, tuple)):
+        exact = len(wanted.item_types) if isinstance(wanted, inspect.TupleType) else 0
+        count = f"{len(value)} items, not {exact}" if exact else f"{len(value)} items"
+        return CalabashError(
+            f"{what}: {place} has {count}", hint="like [443, 443]" if exact else f"at most {ITEMS_MAX}"
+        )
+    if isinstance(wanted, inspect.CustomType) and isinstance(value, str):
+        try:
+            _PARSERS[wanted.cls](value, f"{what}: {place}")
+        except CalabashError as error:
+            return error
+    return CalabashError(f"{what}: {place} is {_describe_value(value)}", hint=_hint(wanted))
 
 
-@functools.cache
-def _required_fields(object_type: type) -> frozenset[str]:
-    none = dataclasses.MISSING
-    return frozenset(f.name for f in dataclasses.fields(object_type) if f.default is none and f.default_factory is none)
-
-
-def _object(object_type: type, given: Mapping[Any, Any], what: str, place: str) -> Any:
-    known = _field_types(object_type)
-    for name in given:
-        if name not in known:
-            raise CalabashError(
-                f"{what}: unknown field {place}{str(name)[:40]!r}",
-                hint=f"fields: {', '.join(n for n in known if place or n != 'name')}",
-            )
-    for name in sorted(_required_fields(object_type) - given.keys()):
-        raise CalabashError(f"{what}: {place}{name} is missing", hint=_hint(known[name]))
-    return object_type(**{name: _value(known[name], value, what, f"{place}{name}") for name, value in given.items()})
-
-
-def _value(wanted: Any, value: Any, what: str, place: str) -> Any:
-    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
-    if wanted in _ADDRESSES and isinstance(value, str):
-        return _ADDRESSES[wanted](value, f"{what}: {place}")
-    if origin in (typing.Union, types.UnionType) and type(None) in arguments:
-        if value is None:
-            return None
-        left = tuple(a for a in arguments if a is not type(None))
-        return _value(typing.Union[left], value, what, place)  # noqa: UP007 - built from a tuple of types
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return _items(arguments, value, what, place)
-    if dataclasses.is_dataclass(wanted) and isinstance(value, Mapping):
-        return _object(typing.cast("type", wanted), value, what, f"{place}.")
-    found = _scalar(wanted, value, what, place)
-    if found is _MISSING:
-        raise CalabashError(f"{what}: {place} is {_describe_value(value)}", hint=_hint(wanted))
-    return found
-
-
-def _items(arguments: tuple[Any, ...], value: Any, what: str, place: str) -> tuple[Any, ...]:
-    if len(value) > ITEMS_MAX:
-        raise CalabashError(f"{what}: {place} has {len(value)} items", hint=f"at most {ITEMS_MAX}")
-    if arguments[-1] is not Ellipsis and len(value) != len(arguments):
-        raise CalabashError(f"{what}: {place} has {len(value)} items, not {len(arguments)}", hint="like [443, 443]")
-    return tuple(_value(arguments[0], one, what, f"{place}[{i}]") for i, one in enumerate(value))
-
-
-def _scalar(wanted: Any, value: Any, what: str, place: str) -> Any:
-    """Return the value converted to the wanted type, or ``_MISSING`` if it does not fit."""
-    if isinstance(value, bool) or wanted is bool:
-        return value if wanted is bool and isinstance(value, bool) else _MISSING
-    if wanted in (int, float):
-        number = isinstance(value, (int, wanted)) and abs(value) <= NUMBER_MAX  # also rejects NaN
-        return wanted(value) if number else _MISSING
-    if not isinstance(value, str) or len(value) > TEXT_MAX or not value.isprintable():
-        return _MISSING
-    if isinstance(wanted, type) and issubclass(wanted, StrEnum):
-        return wanted(value) if value in set(wanted) else _MISSING
-    return parse_mac(value, f"{what}: mac") if place == "mac" and value else value if wanted is str else _MISSING
+def _at(wanted: inspect.Type, value: Any, place: str) -> tuple[inspect.Type, Any]:
+    """Return the type, without None, and the value of the field at a place such as ``rules[2].peer``."""
+    for name, number in re.findall(r"(\w+)|\[(\d+)\]", place):
+        if isinstance(wanted, inspect.StructType):
+            wanted, value = next(field.type for field in wanted.fields if field.name == name), value[name]
+        elif isinstance(wanted, inspect.VarTupleType):
+            wanted, value = wanted.item_type, value[int(number)]
+        elif isinstance(wanted, inspect.TupleType):
+            wanted, value = wanted.item_types[int(number)], value[int(number)]
+        if isinstance(wanted, inspect.UnionType):
+            wanted = next(one for one in wanted.types if not isinstance(one, inspect.NoneType))
+    return wanted, value
 
 
 def _describe_value(value: object) -> str:
@@ -139,26 +125,24 @@ def _describe_value(value: object) -> str:
     return {"dict": "a map", "list": "a list"}.get(type(value).__name__, f"a {type(value).__name__}")
 
 
-_HINTS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: f"text in one line, at most {TEXT_MAX} characters",
+_HINTS: dict[Any, str] = {
+    inspect.BoolType: "true or false",
+    inspect.IntType: "a whole number",
+    inspect.FloatType: "a number",
+    inspect.StrType: f"text in one line, at most {TEXT_MAX} characters",
     Address: "an address as text, like 10.0.1.11",
     Network: "a range as text, like 10.0.0.0/16",
 }
 
 
-def _hint(wanted: Any) -> str:
+def _hint(wanted: inspect.Type) -> str:
     """Describe the values that the type accepts."""
-    if wanted in _HINTS:
-        return _HINTS[wanted]
-    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
-    if origin is tuple:
-        return f"a list of: {_hint(arguments[0])}"
-    if origin in (typing.Union, types.UnionType):
-        left = tuple(a for a in arguments if a is not type(None))
-        return _hint(typing.Union[left]) + ", or null"  # noqa: UP007 - built from a tuple of types
-    if issubclass(wanted, StrEnum):
-        return f"one of: {', '.join(wanted)}"
-    return f"a map of: {', '.join(_field_types(wanted))}"
+    if isinstance(wanted, inspect.VarTupleType):
+        return f"a list of: {_hint(wanted.item_type)}"
+    if isinstance(wanted, inspect.TupleType):
+        return f"a list of: {_hint(wanted.item_types[0])}"
+    if isinstance(wanted, inspect.EnumType):
+        return f"one of: {', '.join(wanted.cls)}"
+    if isinstance(wanted, inspect.StructType):
+        return f"a map of: {', '.join(field.name for field in wanted.fields)}"
+    return _HINTS[wanted.cls if isinstance(wanted, inspect.CustomType) else type(wanted)]

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
+import msgspec
+
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Port, Vpc, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer
@@ -114,7 +116,7 @@ class Networks(NetworkObjects):
                 f"{describe(item)}: its ports are {', '.join(ports) or 'none'}, and cannot be set",
                 hint="leave the ports out",
             )
-        return after, replace(item, ports=ports)
+        return after, msgspec.structs.replace(item, ports=ports)
 
     def _check_unused(self, item: NetworkObject, objects: Iterable[NetworkObject]) -> None:
         named = list(itertools.islice(objects, NAMED_DEPENDENTS + 1))

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from calabash.adapters.store.networks import NetworkTables, StoredNetworkObject
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, NetworkObject, Port, Vpc, kind_of
@@ -119,9 +121,10 @@ class NetworkStore:
         if not isinstance(wanted, Vpc):
             return wanted
         known = state.kept.get((NetworkKind.VPC, wanted.name))
-        if known is not None and not wanted.tenant:
-            return replace(wanted, tenant=known.tenant)
-        return wanted if known is not None else replace(wanted, tenant=self.rights.tenant_for(who, wanted.tenant))
+        if known is not None and wanted.tenant:
+            return wanted
+        tenant = known.tenant if known is not None else self.rights.tenant_for(who, wanted.tenant)
+        return msgspec.structs.replace(wanted, tenant=tenant)
 
     def change(self, who: Principal, judge: Judge, *, applied: Iterable[Key] = (), kind: str = "") -> NetworkState:
         """Compute new networks from the state with ``judge``, store them, and return the new state.

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from ipaddress import IPv4Network
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,11 +59,11 @@ def test_pair_without_managed_ports_raises_an_error_with_the_count() -> None:
     gateway = next(item for item in RED if isinstance(item, NetworkGateway))
     assert is_pair(gateway)
     with pytest.raises(CalabashError, match="red/out has 1 managed ports, not 3"):
-        pair_ports(replace(gateway, ports=gateway.ports[:1]))
+        pair_ports(msgspec.structs.replace(gateway, ports=gateway.ports[:1]))
 
 
 def test_gateway_with_an_error_does_not_affect_other_gateways() -> None:
-    broken = [replace(item, ports=()) if isinstance(item, NetworkGateway) else item for item in RED]
+    broken = [msgspec.structs.replace(item, ports=()) if isinstance(item, NetworkGateway) else item for item in RED]
     assert {one.member.name for one in replicas(build_networks(broken))} == {"red/a/x-lb-1", "red/a/x-lb-2"}
 
 
@@ -202,7 +203,7 @@ def test_replicas_of_a_pair_are_on_two_hosts_and_stay_when_others_change() -> No
 
 
 def test_l4_balancer_has_no_replicas() -> None:
-    l4 = [replace(item, layer=Layer.L4) if isinstance(item, LoadBalancer) else item for item in RED]
+    l4 = [msgspec.structs.replace(item, layer=Layer.L4) if isinstance(item, LoadBalancer) else item for item in RED]
     assert {type(one) for one in replicas(build_networks(l4))} == {NfvReplica}
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.net.checks.test_gateways_and_routes import dnat, fip, line, uplink
 from tests.unit.net.store.test_networks import build_networks, port, refused, subnet, vpc
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.net.sample_network import every_network
 
 from calabash.model.errors import CalabashError

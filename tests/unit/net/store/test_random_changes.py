@@ -6,6 +6,7 @@ import itertools
 import random
 from dataclasses import replace
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -75,7 +76,7 @@ def try_change(networks: Networks, change: RandomChange) -> tuple[Networks, str]
 def emptied_store(networks: Networks) -> Networks:
     """Return the store after removing all that can be removed."""
     for group in list(networks.all(SecurityGroup)):  # groups may refer to each other
-        networks, _ = networks.put(replace(group, rules=()), platform=True)
+        networks, _ = networks.put(msgspec.structs.replace(group, rules=()), platform=True)
     while networks.vpcs:
         before = networks
         for item in list(networks.items()):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.net.network_builders import build_networks, port, subnet, vpc
 from tests.unit.net.sample_tenants import HOSTS, balanced, base, networks_of, sample_tenants
 

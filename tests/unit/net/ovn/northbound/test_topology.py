@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.net.network_builders import build_networks, port, subnet, vpc
 
 from calabash.model.network import Direction, DnsRecord, Port, SecurityGroup, SecurityRule

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from calabash.model.addresses import parse_address, parse_network
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import (
     KINDS,
+    PATH_PARTS,
     DedicatedLine,
     Direction,
     DnsRecord,
@@ -43,6 +45,7 @@ from calabash.model.network_services import (
     ServiceEndpoint,
     TransportProtocol,
 )
+from calabash.model.strict_types import ITEMS_MAX, NUMBER_MAX, TEXT_MAX
 from calabash.net.objects.specs import decode, encode, parse_kind
 
 RANGE, ADDRESS = parse_network("10.0.0.0/16"), parse_address("10.0.1.11")
@@ -123,6 +126,66 @@ def test_invalid_field_is_named_with_a_hint(kind: str, spec: Any, message: str) 
     assert told.value.reason is Reason.BAD_REQUEST
     assert told.value.hint
     assert "\n" not in told.value.message
+
+
+@pytest.mark.parametrize("field", ["x` - at `$[0].rules", "a`b", "a\nb", "$[0]", 7])
+def test_unknown_field_that_resembles_a_path_is_named_as_it_is(field: object) -> None:
+    with pytest.raises(CalabashError) as told:
+        decode(NetworkKind.SECURITY_GROUP, "red/a", {field: 1})
+    assert told.value.message == f"sg red/a: unknown field {str(field)!r}"
+    with pytest.raises(CalabashError) as told:
+        decode(NetworkKind.SECURITY_GROUP, "red/a", {"rules": [{"direction": "egress", field: 1}]})
+    assert told.value.message == f"sg red/a: unknown field rules[0].{str(field)!r}"
+    assert told.value.hint == "fields: direction, protocol, ports, peer, peer_group"
+
+
+HINTS: tuple[tuple[NetworkKind, dict[str, Any], str], ...] = (
+    (NetworkKind.SUBNET, {"cidrs": [], "dhcp": 1}, "true or false"),
+    (NetworkKind.SUBNET, {"cidrs": [], "number": 1 << 60}, "a whole number"),
+    (NetworkKind.SUBNET, {"cidrs": 7}, "a list of: a range as text, like 10.0.0.0/16"),
+    (NetworkKind.PORT, {"qos": "x" * 256}, "text in one line, at most 255 characters"),
+    (NetworkKind.PORT, {"qos": "a\u202eb"}, "text in one line, at most 255 characters"),
+    (NetworkKind.EIP, {"address": 7}, "an address as text, like 10.0.1.11"),
+    (NetworkKind.SECURITY_GROUP, {"rules": [{}]}, "one of: ingress, egress"),
+    (NetworkKind.SECURITY_GROUP, {"rules": [7]}, "a map of: direction, protocol, ports, peer, peer_group"),
+    (NetworkKind.SECURITY_GROUP, {"rules": [{"direction": "egress", "ports": [1]}]}, "like [443, 443]"),
+    (NetworkKind.PEERING, {"routes": ["10.0.0.0/8"] * 1025}, "at most 1024"),
+    (NetworkKind.LOAD_BALANCER, {"check": {"interval_s": float("nan")}}, "a number"),
+)
+
+
+@pytest.mark.parametrize(("kind", "spec", "hint"), HINTS)
+def test_hint_describes_the_accepted_values(kind: NetworkKind, spec: dict[str, Any], hint: str) -> None:
+    with pytest.raises(CalabashError) as told:
+        decode(kind, "/".join("rab"[: PATH_PARTS[kind]]), spec)
+    assert told.value.hint == hint
+
+
+@pytest.mark.parametrize("object_type", KINDS)
+def test_every_field_has_limits_and_no_class_takes_unknown_fields(object_type: type) -> None:
+    unlimited: list[str] = []
+
+    def check(wanted: inspect.Type, place: str) -> None:
+        match wanted:
+            case inspect.StructType():
+                unlimited.extend([] if wanted.forbid_unknown_fields else [place])
+                for field in wanted.fields:
+                    check(field.type, f"{place}.{field.name}")
+            case inspect.VarTupleType():
+                unlimited.extend([] if wanted.max_length == ITEMS_MAX else [place])
+                check(wanted.item_type, f"{place}[]")
+            case inspect.TupleType(item_types=types) | inspect.UnionType(types=types):
+                for one in types:
+                    check(one, place)
+            case inspect.IntType() | inspect.FloatType():
+                unlimited.extend([] if (wanted.ge, wanted.le) == (-NUMBER_MAX, NUMBER_MAX) else [place])
+            case inspect.StrType():
+                unlimited.extend([] if wanted.max_length == TEXT_MAX and wanted.pattern else [place])
+            case _:
+                assert isinstance(wanted, (inspect.CustomType, inspect.EnumType, inspect.BoolType, inspect.NoneType))
+
+    check(inspect.type_info(object_type), object_type.__name__)
+    assert unlimited == []
 
 
 def test_unknown_kind_is_refused_with_the_known_kinds() -> None:
