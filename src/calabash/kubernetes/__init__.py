@@ -1,6 +1,7 @@
-"""Front ends for a Kubernetes cluster: node plugin, planner, admission, server, metrics and usage.
+"""The programs for a Kubernetes cluster: node plug-in, planner, admission, server, metrics and usage collection.
 
-All state is in the API server. ``dialects`` translates a pod into requests, ``admission`` writes them into the pod in one
-form, ``planner`` decides and works through a stock kube-scheduler, and ``node_plugin`` carries out a plan when the kubelet
-starts the containers. Placement rules are in ``sched`` and ``sharing``, joined by ``binder``.
+The state of pods and devices is in the API server. ``dialects`` translates a pod into requests for devices.
+``admission`` writes these requests into the pod in one canonical form. ``planner`` chooses devices, and an unmodified
+kube-scheduler binds the pod. ``node_plugin`` carries out the plan when the kubelet starts the containers. The rules of
+placement are in ``sched`` and ``sharing``, which ``binder`` combines.
 """

@@ -1,9 +1,10 @@
 """Remove objects that components leave in the API server after the chart was uninstalled.
 
-Run by the chart's ``post-delete`` hook, when no component runs any more. It removes the Leases, the ResourceSlices of nodes,
-and the finalizers of network objects, which would keep those objects and their CRDs for ever. Pods that wait at the
-scheduling gate keep it, because they cannot start without the product and a new installation plans them; each gets an event.
-Queues, tenants, GpuNodes and network objects belong to the administrator and stay.
+The chart's ``post-delete`` hook runs the cleanup when no component runs any more. It removes the Leases, the
+ResourceSlices of nodes, and the finalizers of network objects, without which those objects and their CRDs could never
+be deleted. Pods that are held by the planner's scheduling gate keep it: they cannot start without the product, and a
+new installation plans them. Each gets an event that says so. Queues, tenants, GpuNodes and network objects belong to
+the administrator and are not deleted.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class CleanupReport:
     Args:
         leases, slices: numbers of objects deleted.
         finalizers: number of objects whose finalizer was removed.
-        waiting: pods at the scheduling gate, ``namespace/name``.
-        failures: the steps that failed, as text.
+        waiting: ``namespace/name`` of the pods that are held by the scheduling gate.
+        failures: a text for each step that failed.
     """
 
     leases: int = 0
@@ -49,10 +50,11 @@ class CleanupReport:
 
 
 def clean_up(client: KubeClient, namespace: str) -> CleanupReport:
-    """Remove the remains of all components; a step that fails is reported and the next one is taken.
+    """Remove the objects of all components. If a step fails, the failure is reported and the next step is made.
 
     Args:
-        namespace: that of the release, which holds the Leases.
+        client: client of the API server.
+        namespace: namespace of the Helm release, which contains the Leases.
     """
     report = CleanupReport()
     steps: tuple[tuple[str, Callable[[], None]], ...] = (

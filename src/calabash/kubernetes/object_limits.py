@@ -1,9 +1,9 @@
 """Limits on the memory that mirrors use for objects that users write.
 
-An object can have 1.5 MiB, of which annotations have 256 KiB and labels, selectors and lists the rest, and a user can create
-many objects. So a mirror keeps the annotations that are read, each of bounded size, and a bounded number of other bytes. A
-pod or claim that exceeds the limit is kept with a request that cannot be decoded, so that it waits with a condition that says
-so.
+A mirror is a program's copy of all objects of one kind. An object can have 1.5 MiB, of which annotations can have 256
+KiB, and a user can create many objects. A mirror therefore keeps only the annotations that the program reads, each up
+to a limited size, and a limited number of other bytes. If a pod or a claim exceeds the limit, its request is replaced
+by a text that cannot be decoded. The pod then waits, and a condition says why.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def bounded_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return the annotations of a pod that are read, each of bounded size.
+    """Return those annotations of a pod that the product reads, each limited in size.
 
-    An annotation that is longer than its reader accepts is replaced by a text that the reader refuses.
+    An annotation that is longer than the code that reads it accepts is replaced by a text that this code refuses.
     """
     wanted: Iterable[str] = _MAX if names.REQUEST in annotations else {*_MAX, *_ASKING}
     found: dict[str, str] = {}
@@ -71,7 +71,10 @@ def bounded_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def bounded_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a pod, up to ``LABEL_BYTES_MAX`` bytes: first those that are read, then by name."""
+    """Return labels of a pod, up to ``LABEL_BYTES_MAX`` bytes.
+
+    If the labels are longer, those that the product reads are kept, and then as many others as fit, in order of name.
+    """
     size = sum(map(len, labels)) + sum(map(len, labels.values()))
     if size <= LABEL_BYTES_MAX:
         return dict(labels)
@@ -86,9 +89,10 @@ def bounded_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def bounded_pod(pod: Pod) -> Pod:
-    """Return the pod with a spec and a status of bounded size; its annotations and labels are bounded already.
+    """Return the pod with a spec and a status of limited size.
 
-    If the spec is too large, the request is replaced by one that cannot be decoded.
+    If the spec is too large, the pod's request is replaced by one that cannot be decoded. The annotations and the
+    labels of the pod must have been limited before.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     size = len(_ENCODE(spec))
@@ -106,7 +110,7 @@ def bounded_pod(pod: Pod) -> Pod:
 
 
 def keep_node_pod(pod: Pod) -> Pod:
-    """Return the fields of a pod that the agent reads, of bounded size, for the mirror of a node's pods."""
+    """Return a pod with only the fields that the node agent reads, limited in size, for the mirror of a node's pods."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = bounded_annotations({n: t for n, t in meta.annotations.items() if n in _MAX})
     kept = Pod(
@@ -154,7 +158,10 @@ def _asking(container: Container) -> Container:
 
 
 def _bare(spec: PodSpec) -> PodSpec:
-    """Return the part of the spec that is of bounded size by itself. Of gates, ours and one of others stand for all."""
+    """Return a spec with only the fields that cannot be large.
+
+    Of the scheduling gates, the planner's own gate and one other gate are kept, because only their presence matters.
+    """
     ours = [gate for gate in spec.scheduling_gates if gate.name == names.PLAN_GATE][:1]
     others = [PodSchedulingGate(name=g.name[:TEXT_MAX]) for g in spec.scheduling_gates if g.name != names.PLAN_GATE][:1]
     return PodSpec(

@@ -1,6 +1,6 @@
-"""Request of a pod in an annotation: one ``GpuRequest`` for each container that uses devices.
+"""The request of a pod, stored as JSON in an annotation: one ``GpuRequest`` for each container that uses devices.
 
-Admission writes it. Decoding is strict, as for the plan, because any user who may write annotations of a pod might have
+Admission writes the annotation. Decoding is strict, because any user who may write annotations of the pod might have
 written it.
 """
 
@@ -26,8 +26,9 @@ _VERSION = 1
 class ContainerKind(StrEnum):
     """Kind of a container by its lifetime.
 
-    INIT containers run before the others, one by one. A SIDECAR runs from its position among the init containers to the end
-    of the pod. MAIN containers run together. Ephemeral containers cannot have devices.
+    INIT containers run before the main containers, one by one. A SIDECAR starts at its position among the init
+    containers and runs to the end of the pod. MAIN containers run together. Ephemeral containers have no kind because
+    they cannot have devices.
     """
 
     INIT = "init"
@@ -36,10 +37,11 @@ class ContainerKind(StrEnum):
 
 
 class GangSource(StrEnum):
-    """Source of the number of members that a gang needs to start: none, the pod's annotation, or a PodGroup object.
+    """The place that states how many members a gang needs to start.
 
-    WORKLOAD is ``scheduling.k8s.io`` PodGroup, COSCHEDULING ``scheduling.x-k8s.io`` PodGroup, VOLCANO
-    ``scheduling.volcano.sh`` PodGroup.
+    NONE: the pod belongs to no gang. ANNOTATION: an annotation of the pod. The others are PodGroup objects of different
+    API groups. WORKLOAD: ``scheduling.k8s.io``. COSCHEDULING: ``scheduling.x-k8s.io``. VOLCANO:
+    ``scheduling.volcano.sh``.
     """
 
     NONE = ""
@@ -51,7 +53,7 @@ class GangSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
-    """The request of one container."""
+    """The request of one container: its name, its kind and the devices that it asks for."""
 
     container: str
     kind: ContainerKind
@@ -60,12 +62,19 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
-    """The request of a pod, with its containers in the order of its spec.
+    """The request of a pod.
 
-    ``dialect`` names the dialects in which it asked. ``queue`` is the queue that the pod names, "" for that of its namespace;
-    the requests then contain ``default``. If ``gang_source`` is an object, the ``gang_size`` of the requests is 1 until the
-    object is read. For claims, ``containers`` are requests of claims, ``CLAIM/REQUEST`` in the pod's names, as known when the
-    pod was created; the claims themselves are authoritative.
+    Args:
+        dialect: names of the dialects in which the containers asked for devices, separated by ``+``.
+        containers: the requests of the containers, in the order of the pod's spec. For a pod that asks by claims, there
+            is one for each claim instead, with the name that the claim has in the pod, as known when the pod was
+            created. The claims themselves are authoritative.
+        queue: the queue that the pod names; "" for the default queue of its namespace. The requests then contain
+            ``default``.
+        gang_source: the place that states the size of the gang. If it is an object, the ``gang_size`` of the requests
+            is 1 until the object is read.
+        movable: True if the pod may be evicted so that its replacement starts on another node.
+        allocation_api: the API by which the pod asks: resource names (TOKENS) or claims.
     """
 
     dialect: str
@@ -119,12 +128,12 @@ _DECODER = msgspec.json.Decoder(_Pod)
 
 
 def write_request(asked: PodRequest) -> str:
-    """Return the JSON of the annotation.
+    """Return the request as the JSON text of the annotation.
 
-    All requests of a pod have the same tenant, queue, priority, gang and run time, which are written once.
+    Tenant, queue, priority, gang and run time are the same for all containers of a pod and are written once.
 
     Raises:
-        CalabashError: the text would be longer than its reader accepts.
+        CalabashError: the text would be longer than ``read_request`` accepts.
     """
     first = asked.containers[0].request
     text = msgspec.json.encode(
@@ -173,7 +182,11 @@ def _written(part: ContainerRequest) -> _Container:
 
 
 def read_request(text: str) -> PodRequest:
-    """Decode the annotation. Raises CalabashError(BAD_REQUEST) for a text that ``write_request`` does not write."""
+    """Decode the request in an annotation.
+
+    Raises:
+        CalabashError: BAD_REQUEST if ``write_request`` cannot have written the text.
+    """
     if len(text) > REQUEST_BYTES_MAX:
         raise _bad(f"{len(text)} bytes, at most {REQUEST_BYTES_MAX}")
     if text.startswith(_OVERSIZED):
@@ -200,7 +213,10 @@ def read_request(text: str) -> PodRequest:
 
 
 def oversized(size: int, limit: int, what: str = "it has") -> str:
-    """Return a replacement for a text that is too large to keep; ``read_request`` refuses it and gives the reason."""
+    """Return the text that replaces an annotation which is too large to be kept in memory.
+
+    ``read_request`` refuses it with an error that states the size and the limit.
+    """
     return f"{_OVERSIZED}{what} {size} bytes, at most {limit}"
 
 
@@ -235,7 +251,7 @@ def _read(pod: _Pod, part: _Container) -> ContainerRequest:
 
 
 def isolation_named(word: str) -> Isolation:
-    """Return the isolation level of a name. Raises CalabashError(BAD_REQUEST) with the known names."""
+    """Return the isolation level with a name. Raises CalabashError(BAD_REQUEST) if there is none."""
     for level in Isolation:
         if word == level.name.lower():
             return level

@@ -1,8 +1,9 @@
-"""Report objects that mirrors skip, because they cannot be decoded or used.
+"""Report objects of the API server that mirrors skip because the objects cannot be decoded or used.
 
-A user can store objects that no program of the product can decode. Mirrors continue without them. Each version of such an
-object is counted, logged once, and reported to its owner by one Warning event with the reason ``Skipped``. A separate thread
-writes events one by one, with a pause between two, so that many such objects delay only their reports.
+A user can store objects that no program of the product can decode. Mirrors continue without such objects. Each version
+of such an object is counted, logged once, and reported to the object's owner by one Warning event with the reason
+``Skipped``. A separate thread writes the events one by one, with a pause between two, so that a large number of such
+objects delays nothing but their own reports.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class SkippedObjects:
 
     Args:
         component: name of the program in events.
-        client: writes events; None if the program may not: objects are then counted and logged only.
-        every_s: pause between two events.
+        client: client of the API server that writes the events; None if the program has no right to write events, so
+            that objects are only counted and logged.
+        every_s: seconds between two events.
     """
 
     def __init__(self, component: str, client: KubeClient | None = None, *, every_s: float = EVERY_S) -> None:
@@ -55,7 +57,7 @@ class SkippedObjects:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the event in progress; waiting events are dropped."""
+        """Stop the thread after the event that is being written; events that wait are dropped."""
         self._stopping.set()
         with suppress(queue.Full):  # a full queue wakes the thread anyway
             self._waiting.put_nowait(None)
@@ -63,7 +65,7 @@ class SkippedObjects:
             self._thread.join()
 
     def note(self, skipped: SkippedObject) -> None:
-        """Report a skipped object, as ``on_skipped`` of a mirror. Each version of an object is reported once."""
+        """Report a skipped object; mirrors call this method. Each version of an object is reported once."""
         key = (skipped.kind.path(), skipped.namespace, skipped.name, skipped.uid + "/" + skipped.resource_version)
         with self._lock:
             known = key in self._known
@@ -84,7 +86,7 @@ class SkippedObjects:
                 )
 
     def counts(self) -> dict[str, int]:
-        """Return the number of skipped object versions since the start, by the plural of their kind."""
+        """Return the number of object versions that were skipped since the start, by the resource of their kind."""
         with self._lock:
             return dict(self._counts)
 
@@ -99,7 +101,10 @@ class SkippedObjects:
             self._stopping.wait(self._every_s)
 
     def _write(self, skipped: SkippedObject) -> None:
-        """Create the event. Programs that skip the same version use the same event name, so that only one is created."""
+        """Create the event for a skipped object unless another program has created it.
+
+        The name of the event is derived from the version of the object, so all programs that skip it use the same name.
+        """
         assert self._client is not None
         kind, now = skipped.kind, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         version = f"{kind.path()}/{skipped.uid}/{skipped.resource_version}"

@@ -40,7 +40,7 @@ class _Series:
 
 
 class Telemetry:
-    """Metrics of one program. Thread-safe.
+    """The Prometheus metrics of one program. Thread-safe.
 
     Args:
         part: the program; it serves the metrics that ``part_metrics`` lists for it, and no others.
@@ -59,13 +59,13 @@ class Telemetry:
                 series.distributions[()] = Distribution(metric.buckets)
 
     def count(self, metric: PartMetric, *labels: str, by: float = 1) -> None:
-        """Add to a counter."""
+        """Add ``by`` to the counter with these label values."""
         with self._lock:
             figures = self._series[metric].figures
             figures[labels] = figures.get(labels, 0) + by
 
     def observe(self, metric: PartMetric, value: float, *labels: str) -> None:
-        """Add a value to a histogram."""
+        """Add a value to the histogram with these label values."""
         with self._lock:
             distributions = self._series[metric].distributions
             found = distributions.get(labels)
@@ -74,7 +74,11 @@ class Telemetry:
             found.add(value)
 
     def page(self, gather: Gather = tuple) -> bytes:
-        """Return all metrics in Prometheus' text format; ``gather`` returns those that are read at each scrape."""
+        """Return all metrics in Prometheus' text format.
+
+        Args:
+            gather: returns metrics whose values are read at each scrape instead of being counted.
+        """
         found: dict[PartMetric, dict[Labels, float]] = {}
         for metric, labels, figure in (*_common(self._part), *gather()):
             found.setdefault(metric, {})[labels] = figure
@@ -85,7 +89,7 @@ class Telemetry:
         return exposition(families)
 
     def reply(self, question: HttpQuestion, gather: Gather = tuple) -> HttpReply:
-        """Answer a request for ``/metrics``, and refuse any other."""
+        """Answer a request for ``/metrics`` with all metrics, and any other request with an error."""
         if question.path != PATH:
             return HttpReply(status=HTTPStatus.NOT_FOUND)
         if question.method != "GET":
@@ -95,7 +99,11 @@ class Telemetry:
 
 @contextmanager
 def serving(server: SmallServer, port: int) -> Iterator[tuple[str, int]]:
-    """Start a metrics server, and yield its address. Raises CalabashError if the port cannot be used."""
+    """Start a metrics server, yield its host and port, and stop it at the end.
+
+    Raises:
+        CalabashError: the port cannot be used.
+    """
     try:
         server.start()
     except OSError as error:
@@ -109,7 +117,7 @@ def serving(server: SmallServer, port: int) -> Iterator[tuple[str, int]]:
 
 
 def metrics_server(figures: Telemetry, gather: Gather, *, host: str, port: int) -> SmallServer:
-    """Return a server of ``/metrics``; the caller starts and stops it."""
+    """Return an HTTP server that serves only ``/metrics``; the caller starts and stops it."""
 
     async def answer(question: HttpQuestion) -> HttpReply:
         return await asyncio.to_thread(figures.reply, question, gather)
@@ -128,7 +136,7 @@ def _family(metric: PartMetric, series: _Series, gathered: dict[Labels, float]) 
 
 
 def _common(part: ClusterPart) -> Iterable[Sample]:
-    """Yield the metrics that all programs have."""
+    """Yield the metrics that all programs have: version, calls of the API server, and use of the process."""
     yield m.BUILD_INFO, (part.value, calabash.__version__), 1
     for (method, status), count in KUBE_COUNTS.requests().items():
         yield m.KUBE_REQUESTS, (method, str(status)), count

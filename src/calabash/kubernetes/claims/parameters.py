@@ -54,7 +54,7 @@ class SliceParameters:
 
 
 class SliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """The document with the parameters. ``spill`` is a quantity like ``4Gi``, ``isolation`` is cooperative or brokered."""
+    """The document with the parameters: ``spill`` is a quantity like ``4Gi``, ``isolation`` cooperative or brokered."""
 
     api_version: str
     kind: str

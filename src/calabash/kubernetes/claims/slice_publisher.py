@@ -55,7 +55,7 @@ class SlicePublisher:
 
     @property
     def degraded(self) -> str:
-        """Text about the devices that are not offered because the API server cannot store them; "" if all are offered."""
+        """Text about devices that are not offered because the API server cannot store them; "" if all are offered."""
         features = self._features
         if not features.counters:
             return "whole cards only: the API server keeps no shared counters (feature DRAPartitionableDevices)"

@@ -85,7 +85,7 @@ class Election:
         return self.leads()
 
     def resign(self) -> None:
-        """Release the lease, so that another candidate can lead at once. Does nothing if this candidate does not hold it."""
+        """Release the lease if this candidate holds it, so that another candidate can lead at once."""
         if self._renewed_at_s is None:
             return
         self._renewed_at_s = None

@@ -1,1 +1,1 @@
-"""Data formats in objects of the API server: plans, requests, quantities, names."""
+"""Data formats and names in objects of the API server: plans, quantities, tenants, shards, labels and annotations."""

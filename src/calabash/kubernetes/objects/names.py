@@ -1,4 +1,7 @@
-"""Names of labels, annotations, resources and taints in objects of the API server. A name never changes its meaning."""
+"""Names of labels, annotations, resources and taints in objects of the API server.
+
+Objects outlive releases of the product, so a name never changes its meaning.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The plan of a pod: the slices of each of its containers, as stored in an annotation.
+"""The plan of a pod: the slices of each of its containers, stored as JSON in an annotation of the pod.
 
-The planner writes it before the pod is bound; the agent of the node carries it out. Decoding is strict, because any
-user who may write annotations of a pod might have written it.
+The planner writes the plan before the pod is bound, and the agent of the node carries it out. Decoding is strict,
+because any user who may write annotations of the pod might have written the plan.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The part of one device that a container gets.
+    """The slice of one device that a container gets.
 
-    ``memory_mib`` 0 means no limit, ``core_percent`` 0 no guarantee. ``profile``, ``start``, ``part`` and ``spill_mib``
-    are as in ``Slice``.
+    ``memory_mib`` 0 means no limit of memory, and ``core_percent`` 0 no guarantee of compute. The other fields have the
+    meaning that they have in ``model.Slice``.
     """
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
@@ -38,7 +38,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
     @classmethod
     def from_slice(cls, part: Slice) -> PlannedSlice:
-        """Return the planned slice of a slice of the model."""
+        """Return the planned slice that corresponds to a ``Slice`` of a placement."""
         return cls(
             device=part.device,
             memory_mib=part.memory_mib,
@@ -50,7 +50,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         )
 
     def slice(self) -> Slice:
-        """Return the slice of the model."""
+        """Return this slice as a ``Slice`` of a placement."""
         return Slice(
             device=DeviceUuid(self.device),
             memory_mib=self.memory_mib,
@@ -71,7 +71,7 @@ class PlannedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     slices: Annotated[tuple[PlannedSlice, ...], msgspec.Meta(min_length=1, max_length=64)]
 
     def placement(self, node: str) -> Placement:
-        """Return the placement of the model on ``node``."""
+        """Return the slices as a placement on ``node``, as in an allocation record."""
         return Placement(
             node=NodeName(node),
             mode=ModeName(self.mode),
@@ -80,7 +80,10 @@ class PlannedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class PodPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The plan of one pod. ``id`` is new for every decision, so that a replaced plan differs from its successor."""
+    """The plan of one pod.
+
+    ``id`` is unique to the decision that made the plan, so that a plan differs from the one that it replaces.
+    """
 
     version: int = _VERSION
     id: _Name
@@ -89,7 +92,7 @@ class PodPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     containers: Annotated[tuple[PlannedContainer, ...], msgspec.Meta(min_length=1, max_length=256)]
 
     def container(self, name: str) -> PlannedContainer | None:
-        """Return the planned slices of a container, None if it has none."""
+        """Return the planned slices of a container by its name; None if the plan has none for it."""
         return next((c for c in self.containers if c.name == name), None)
 
 
@@ -98,7 +101,7 @@ _DECODER = msgspec.json.Decoder(PodPlan)
 
 
 def write_plan(plan: PodPlan) -> str:
-    """Return the JSON of the annotation."""
+    """Return the plan as the JSON text of the annotation."""
     return msgspec.json.encode(plan).decode()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodName:
-    """A pod in calls to the API server."""
+    """The UID, the namespace and the name that identify a pod in calls of the API server."""
 
     uid: str
     namespace: str

@@ -1,8 +1,8 @@
-"""Parser of Kubernetes quantities: exact, with bounds.
+"""Parser of Kubernetes quantities. Amounts are exact fractions below 2^63.
 
-Grammar: an optional sign, digits with at most one point among them, then nothing, a decimal suffix (``n u m k M G T P
-E``), a binary one (``Ki Mi Gi Ti Pi Ei``) or an exponent (``e3``, ``E-2``). The API server writes strings; files also
-contain numbers.
+Grammar: an optional sign, digits with at most one decimal point, then nothing, a decimal suffix (``n u m k M G T P
+E``), a binary suffix (``Ki Mi Gi Ti Pi Ei``) or an exponent (``e3``, ``E-2``). The API server writes quantities as
+strings; files that users write also contain numbers.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ Written = str | int | float
 
 
 def parse_quantity(written: Written, *, what: str) -> Fraction:
-    """Return the exact amount.
+    """Return the amount that a quantity stands for.
+
+    Args:
+        written: the quantity.
+        what: name of the amount, for error messages.
 
     Raises:
-        CalabashError: the text is not a quantity; the message names ``what``.
+        CalabashError: the text is not a quantity, or the amount is 2^63 or more.
     """
     text = written if isinstance(written, str) else repr(written)
     match = _FORM.fullmatch(text) if len(text) <= TEXT_MAX else None
@@ -56,10 +60,10 @@ def _scale(suffix: str) -> Fraction | None:
 
 
 def whole(amount: Fraction, *, what: str) -> int:
-    """Return the amount as a count.
+    """Return the amount as an integer.
 
     Raises:
-        CalabashError: the amount is negative or not whole; extended resources cannot be divided.
+        CalabashError: the amount is negative or not a whole number.
     """
     if amount.denominator != 1 or amount < 0:
         raise CalabashError(f"{what} {shown(amount)} is not a whole number", hint="write a whole number, 0 or more")
@@ -67,7 +71,7 @@ def whole(amount: Fraction, *, what: str) -> int:
 
 
 def mib_of(amount: Fraction, *, what: str) -> int:
-    """Return bytes as MiB, rounded up.
+    """Convert an amount in bytes to MiB, rounded up.
 
     Raises:
         CalabashError: the amount is below one MiB, which usually means a missing unit.

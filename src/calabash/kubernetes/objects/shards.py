@@ -1,9 +1,9 @@
 """Shards of a cluster: the nodes, queues, lease and scheduler of each planner if there are several planners.
 
-A planner has all nodes, those of one pool (label ``calabash.dev/pool``), or those of no pool. A node has one value of a
-label, so two shards share no node unless they are the same or one of them is all. Other selectors are refused, because
-they could overlap. Each shard has its own lease, whose name identifies the shard, its own kube-scheduler, and the
-queues that are labelled with its pool. A pod belongs to the shard of its queue.
+A planner plans all nodes, the nodes of one pool (label ``calabash.dev/pool``), or the nodes that belong to no pool. A
+label has one value on a node, so two different shards share no node unless one of them has all nodes. Other label
+selectors are refused, because they could overlap. Each shard has its own lease, whose name identifies the shard, its
+own kube-scheduler, and the queues that are labelled with its pool. A pod belongs to the shard of its queue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Shard:
     """A part of a cluster that one planner plans.
 
     Args:
-        pool: the pool of the nodes; "": the nodes without a pool.
+        pool: name of the pool whose nodes the shard has; "" for the nodes without a pool.
         everything: True for all nodes, with and without a pool.
     """
 
@@ -35,7 +35,7 @@ class Shard:
 
     @classmethod
     def from_selector(cls, selector: str) -> Shard:
-        """Return the shard of a label selector; "" is all nodes.
+        """Return the shard whose nodes a label selector selects; the selector "" selects all nodes.
 
         Raises:
             CalabashError: BAD_REQUEST for any other selector.
@@ -56,7 +56,7 @@ class Shard:
 
     @classmethod
     def of_lease(cls, name: str) -> Shard | None:
-        """Return the shard of a planner's lease, None if the lease is not one of a planner."""
+        """Return the shard of the planner whose Lease has this name; None if it is not the Lease of a planner."""
         if name == _LEASE:
             return ALL
         if name == _REST:
@@ -66,7 +66,7 @@ class Shard:
 
     @property
     def selector(self) -> str:
-        """The label selector of its nodes; "" for all."""
+        """The label selector of the shard's nodes; "" for all nodes."""
         if self.everything:
             return ""
         return f"{POOL}={self.pool}" if self.pool else f"!{POOL}"
@@ -80,7 +80,7 @@ class Shard:
 
     @property
     def scheduler(self) -> str:
-        """The ``schedulerName`` of its pods."""
+        """The ``schedulerName`` of pods that belong to the shard."""
         return scheduler_of(self.pool)
 
     def overlaps(self, other: Shard) -> bool:
@@ -88,7 +88,7 @@ class Shard:
         return self.everything or other.everything or self.pool == other.pool
 
     def has_queue_of(self, pool: str) -> bool:
-        """Return True if queues of that pool belong to the shard."""
+        """Return True if the queues of a pool belong to the shard; ``pool`` "" is for queues without a pool."""
         return self.everything or pool == self.pool
 
 
@@ -101,7 +101,7 @@ def scheduler_of(pool: str) -> str:
 
 
 def is_ours(scheduler: str) -> bool:
-    """Return True if a scheduler of that name is one of Calabash's."""
+    """Return True if a scheduler with this name is one of Calabash's own."""
     return scheduler == SCHEDULER or scheduler.startswith(f"{SCHEDULER}-")
 
 
@@ -109,7 +109,8 @@ def pool_of_queue(name: str, queues: Mapping[str, tuple[str, str]]) -> str:
     """Return the pool of a queue, which is that of the root of its tree.
 
     Args:
-        queues: parent and pool label of each queue.
+        name: name of the queue.
+        queues: name of the parent and value of the pool label of each queue; "" for none.
     """
     for _ in range(_DEPTH_MAX):
         parent, pool = queues.get(name, ("", ""))

@@ -1,8 +1,8 @@
-"""Tenants in the API server: conversion to the model, the names of their queues, and the tenant of a namespace. Pure.
+"""Tenants in the API server: conversion of their objects, the names of their queues, and a namespace's tenant. Pure.
 
-A tenant ``vision`` has the queues ``vision``, ``vision.default`` and ``vision.PROJECT``. Elsewhere in the product the
-last is called ``vision/PROJECT``; object names in the API server have no slash. A namespace belongs to the project
-whose queue its label names.
+A tenant ``vision`` has the queue objects ``vision``, ``vision.default`` and, for each project, ``vision.PROJECT``.
+Users, and the rest of the product, call the last one ``vision/PROJECT``; the names differ because an object name in the
+API server must not contain a slash. A namespace belongs to the project whose queue its label names.
 """
 
 from __future__ import annotations
@@ -39,23 +39,28 @@ class NamespacePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantMap:
-    """Tenant and project of each tenant queue, by its name in the API server; the project of a tenant's own queue is empty."""
+    """The tenant and the project of each queue that belongs to a tenant.
+
+    Args:
+        queues: tenant and project by the name of the queue object in the API server. The project of a tenant's own
+            queue is "".
+    """
 
     queues: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def place(self, queue: str) -> NamespacePlace:
-        """Return the tenant, the project and the displayed name of a queue."""
+        """Return the tenant, the project and the displayed name of a queue, by the name of the queue object."""
         tenant, project = self.queues.get(queue, ("", ""))
         return NamespacePlace(tenant=tenant, project=project, queue=self.displayed_name(queue))
 
     def displayed_name(self, queue: str) -> str:
-        """Return the name of the queue that users see."""
+        """Return the name that users see, by the name of the queue object in the API server."""
         tenant, project = self.queues.get(queue, ("", ""))
         return f"{tenant}/{project}" if project else queue
 
 
 def tenant_map(people: People) -> TenantMap:
-    """Return the queues of all tenants."""
+    """Return the map of the queues of all tenants."""
     found = {}
     for told, record in tenant_queues(people, ()).items():
         tenant = record.parent or told
@@ -64,20 +69,20 @@ def tenant_map(people: People) -> TenantMap:
 
 
 def kube_queue(told: str) -> str:
-    """Return the name in the API server of the queue that users see as ``TENANT/PROJECT``."""
+    """Return the name of the queue object in the API server for the name that users see: ``TENANT/PROJECT``."""
     return told.replace("/", ".")
 
 
 def queue_of_namespace(namespace: Namespace | None) -> str:
-    """Return the queue in the namespace's label, by its name in the API server; "" if there is none."""
+    """Return the name of the queue object that the namespace's label names; "" if there is no label or namespace."""
     return namespace.metadata.labels.get(names.QUEUE, "") if namespace is not None else ""
 
 
 def tenant_of(found: KubeTenant) -> Tenant:
-    """Return the tenant of the model.
+    """Convert a Tenant object of the API server to a ``Tenant``.
 
     Raises:
-        CalabashError: a value that the schema should have refused.
+        CalabashError: the object has an invalid value, which the schema of the API server should have refused.
     """
     spec = found.spec
     return Tenant(
@@ -90,10 +95,10 @@ def tenant_of(found: KubeTenant) -> Tenant:
 
 
 def projects_of(found: KubeTenant) -> list[Project]:
-    """Return the projects of the model.
+    """Convert the projects in a Tenant object of the API server to ``Project`` values.
 
     Raises:
-        CalabashError: a value that the schema should have refused.
+        CalabashError: the object has an invalid value, which the schema of the API server should have refused.
     """
     tenant = found.metadata.name
     return [
@@ -103,11 +108,11 @@ def projects_of(found: KubeTenant) -> list[Project]:
 
 
 def spec_of(tenant: Tenant, projects: Iterable[Project]) -> KubeTenantSpec:
-    """Return the specification of the KubeTenant object.
+    """Convert a tenant and its projects to the specification of a Tenant object.
 
     Raises:
-        CalabashError: BAD_REQUEST for names that the API server cannot have, UNSUPPORTED for limits that nothing in a
-            cluster enforces.
+        CalabashError: BAD_REQUEST if a name cannot be that of an object, UNSUPPORTED if the tenant has limits that are
+            not enforced in a cluster.
     """
     _require_name("tenant", tenant.name)
     plain = Tenant(name=tenant.name)
@@ -131,7 +136,7 @@ def spec_of(tenant: Tenant, projects: Iterable[Project]) -> KubeTenantSpec:
 
 
 def spec_body(spec: KubeTenantSpec) -> dict[str, Any]:
-    """Return the body of a merge patch. Empty values are included, so that the patch clears them."""
+    """Return the body of a merge patch with the specification. It includes empty values, so that these are cleared."""
     return {
         "guarantee": spec.guarantee,
         "limit": spec.limit,
@@ -146,7 +151,7 @@ def spec_body(spec: KubeTenantSpec) -> dict[str, Any]:
 
 
 def wanted_queues(tenant: Tenant, projects: Iterable[Project]) -> dict[str, QueueRecord]:
-    """Return the queues of a tenant, by their names in the API server."""
+    """Return the queues that a tenant must have, by the names of their objects in the API server."""
     people = People(tenants={tenant.name: tenant}, projects={(p.tenant, p.name): p for p in projects})
     return {kube_queue(name): record for name, record in tenant_queues(people, ()).items()}
 

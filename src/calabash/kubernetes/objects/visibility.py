@@ -1,8 +1,8 @@
 """Redaction of conditions, events and error messages for the readers of one namespace.
 
-Every user with rights in the namespace can read these texts, so pods, budgets and queues of other namespaces are
-counted and not named. Texts mark the names in them (``model.mentions``); each mark is replaced here by what the reader
-may see.
+Every user who may read objects of the namespace can read these texts. Pods, disruption budgets and queues of other
+namespaces are therefore counted and not named. Inside the product, texts contain a mark in place of each name
+(``model.mentions``). This module replaces each mark by the name or, if the reader must not see it, by a count.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _NOUNS = {Mentioned.POD: "pod", Mentioned.BUDGET: "disruption budget"}
 
 
 def pod_mention(pod: PodName | None) -> str:
-    """Return the mark of a pod; None stands for a pod that no longer exists."""
+    """Return the mark that stands for a pod in a text; None is a pod that no longer exists."""
     return mention(Mentioned.POD, pod.text if pod is not None else "/")
 
 
 def pod_mentions(pods: Iterable[PodName]) -> str:
-    """Return the mark of several pods, sorted by name."""
+    """Return the mark that stands for several pods in a text, sorted by name."""
     return mentions(Mentioned.POD, sorted(pod.text for pod in pods))
 
 
 def budget_mention(namespace: str, name: str) -> str:
-    """Return the mark of a disruption budget; an empty name stands for several budgets of the namespace."""
+    """Return the mark that stands for a disruption budget; the name "" is for several budgets of the namespace."""
     return mention(Mentioned.BUDGET, f"{namespace}/{name}")
 
 
@@ -38,11 +38,14 @@ def for_namespace(
     queues: Callable[[], Collection[str]] = lambda: (),
     pod_of: Callable[[str], PodName | None] | None = None,
 ) -> str:
-    """Return the text for the readers of a namespace.
+    """Return a text with marks as the users of a namespace may read it.
 
     Args:
-        queues: return the names of queues that the readers may see: their own and its ancestors.
-        pod_of: return the pod of a request, by its UID; None if requests are not UIDs of pods.
+        text: a text with marks.
+        namespace: the namespace.
+        queues: returns the names of the queues that the users may see: the queue of the namespace and its ancestors.
+        pod_of: returns the pod of a marked request, by its UID. None if marks of requests do not contain UIDs of pods;
+            they are then redacted.
     """
 
     def words(found: list[tuple[str, str]]) -> str:

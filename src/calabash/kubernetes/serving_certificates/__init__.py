@@ -1,1 +1,1 @@
-"""Certificates of the servers that API servers call."""
+"""Certificates, TLS contexts and sockets of the servers that API servers and agents call."""

@@ -1,6 +1,7 @@
 """Create and check X.509 certificates: a private authority, and server certificates that it signs.
 
-Keys are elliptic (P-256). Times are arguments. A certificate is due for replacement when a third of its life is left.
+Keys are on the elliptic curve P-256. The current time is an argument of each function. A certificate must be replaced
+when a third of its validity is left.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ AUTHORITY_NAME = "calabash admission authority"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair:
-    """A certificate and its key, both PEM."""
+    """A certificate and its private key, both as PEM."""
 
     certificate: bytes
     key: bytes
@@ -41,7 +42,14 @@ def make_authority(now: datetime.datetime, days: int) -> KeyPair:
 
 
 def make_serving(authority: KeyPair, names: Sequence[str], now: datetime.datetime, days: int) -> KeyPair:
-    """Create a server certificate for names and addresses, signed by the authority."""
+    """Create a server certificate, signed by the authority.
+
+    Args:
+        authority: the authority with its key.
+        names: DNS names and IP addresses of the server.
+        now: current time.
+        days: validity in days.
+    """
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signer = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -57,7 +65,7 @@ def make_serving(authority: KeyPair, names: Sequence[str], now: datetime.datetim
 
 
 def due(certificate: bytes, now: datetime.datetime) -> bool:
-    """Return True if a third of the certificate's life or less is left, or it is not valid yet."""
+    """Return True if the certificate must be replaced: a third of its validity is left, or it is not valid yet."""
     found = x509.load_pem_x509_certificate(certificate)
     begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
     return now < begins or now > ends - (ends - begins) / 3
@@ -74,7 +82,7 @@ def signed_by(certificate: bytes, authority: bytes) -> bool:
 
 
 def serves(certificate: bytes, names: Sequence[str]) -> bool:
-    """Return True if the certificate contains all these names."""
+    """Return True if the certificate is valid for all these DNS names and IP addresses."""
     found = x509.load_pem_x509_certificate(certificate)
     try:
         alternatives = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -94,7 +102,7 @@ def belongs(pair: KeyPair) -> bool:
 
 
 def split(bundle: bytes) -> list[bytes]:
-    """Return the certificates of a bundle, each PEM. Raises ValueError."""
+    """Return the certificates of a PEM bundle one by one. Raises ValueError if the bundle cannot be read."""
     if not bundle.strip():
         return []
     return [_pem(certificate) for certificate in x509.load_pem_x509_certificates(bundle)]
@@ -153,5 +161,5 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def ends_at_s(certificate: bytes) -> float:
-    """Return the end of a certificate, in seconds since the epoch."""
+    """Return the time at which a certificate expires, in seconds since the epoch."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()

@@ -1,10 +1,11 @@
 """Keep server certificates current and shared among replicas, in a Secret and in the webhook configurations.
 
-Theory of operation. The Secret holds the authority, the bundle of authorities that API servers should trust, and the server
-certificate. A replica that finds it missing or due writes it at the version that it read; after a conflict it reads again. An
-authority is replaced in two steps, so that no certificate is used whose authority is not trusted yet: first the new authority
-joins the old one in the bundle, and only ``SETTLED`` later it signs the server certificate. Every ``refresh`` updates the
-bundle in the configurations before it returns a server certificate.
+Theory of operation. The Secret contains the authority, the bundle of authorities that API servers should trust, and the
+server certificate. Any replica that finds the Secret missing, or a certificate in it due for replacement, writes the
+Secret in the version that it read; if another replica wrote first, it reads the Secret again. An authority is replaced
+in two steps, so that no server certificate is used whose authority is not trusted yet. First the new authority is added
+to the bundle. Only after the time ``SETTLED`` it signs a new server certificate. Every ``refresh`` writes the bundle
+into the webhook configurations before it returns a server certificate.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ _TRIES = 8
 
 
 class WebhookClient(KubeStruct, frozen=True):
-    """The client configuration of a webhook; ``ca_bundle`` is base64."""
+    """The part of a webhook that says how API servers reach its server; ``ca_bundle`` is base64."""
 
     ca_bundle: str = ""
 
 
 class WebhookEntry(KubeStruct, frozen=True):
-    """A webhook of a configuration."""
+    """One webhook of a webhook configuration."""
 
     name: str
     client_config: WebhookClient = WebhookClient()
 
 
 class WebhookConfiguration(KubeStruct, frozen=True):
-    """A configuration of mutating or validating webhooks."""
+    """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration object."""
 
     metadata: ObjectMeta
     webhooks: tuple[WebhookEntry, ...] = ()
@@ -71,7 +72,14 @@ MUTATING, VALIDATING = _kind("MutatingWebhookConfiguration"), _kind("ValidatingW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """The content of the Secret. ``bundle`` begins with the authority; ``since`` is when the authority joined it."""
+    """The content of the Secret.
+
+    Args:
+        authority: the authority that signs server certificates.
+        bundle: certificates of the authorities that API servers should trust, as PEM; ``authority`` is the first.
+        serving: the server certificate.
+        since: time at which ``authority`` was added to the bundle.
+    """
 
     authority: KeyPair
     bundle: bytes
@@ -80,13 +88,14 @@ class Material:
 
 
 class CertificateKeeper:
-    """Keeps certificates current; one in each replica, none of them in charge.
+    """Creates and replaces the certificates of one server. Each replica has one; no replica is the leader.
 
     Args:
-        client: the API server.
-        settings: names, and how long certificates live.
-        names: what the server is called by those who ask it.
-        publish: tells API servers the bundle (base64) that they are to trust; the webhook configurations by default.
+        client: client of the API server.
+        settings: names of the objects, and validity of the certificates.
+        names: host names of the server; empty for the names of its Kubernetes service.
+        publish: called with the bundle (base64) that clients of the server should trust; None to write it into the
+            webhook configurations.
     """
 
     def __init__(
@@ -104,7 +113,11 @@ class CertificateKeeper:
         self._names = names or (f"{service}.svc", f"{service}.svc.cluster.local", service, settings.service)
 
     def refresh(self, now: datetime.datetime) -> Material:
-        """Return the current certificates, created or replaced if needed, and publish their bundle. Raises CalabashError."""
+        """Create or replace certificates if it is time, publish the bundle, and return the current certificates.
+
+        Raises:
+            CalabashError: an object cannot be read or written.
+        """
         material = self._agreed(now)
         bundle = base64.b64encode(material.bundle).decode()
         self._publish(bundle)
@@ -198,7 +211,10 @@ def _written(material: Material) -> dict[str, str]:
 
 
 def _read(data: Mapping[str, str]) -> Material | None:
-    """Return the content of the Secret, None if it is incomplete or inconsistent; it is then created anew."""
+    """Decode the content of the Secret; return None if it is incomplete or inconsistent.
+
+    The caller then creates new certificates.
+    """
     try:
         authority, authority_key, bundle, serving, key, since = (
             base64.b64decode(data[name], validate=True) for name in _KEYS

@@ -23,11 +23,14 @@ PROBE_BOUNDS = Bounds(body_bytes=0, connections=32, per_peer=8, idle_s=5.0)
 
 
 def server_context(pair: KeyPair | None = None, clients: TrustedClients | None = None) -> ssl.SSLContext:
-    """A context with TLS 1.2 and above, for HTTP/1.1 alone. Raises ValueError (ssl.SSLError).
+    """Return a context for HTTP/1.1 servers with TLS 1.2 or later.
 
     Args:
-        pair: the certificate; a context without one ends every handshake.
-        clients: the clients that may end their handshake; None: any.
+        pair: the server certificate; None for a context with which every handshake fails until it is replaced.
+        clients: the clients whose certificates are accepted; None to accept all clients and ask for no certificate.
+
+    Raises:
+        ValueError: a certificate cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -54,7 +57,7 @@ def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
 
 
 def expiry(pair: KeyPair | None) -> Iterable[Sample]:
-    """Yield the sample with the end of the certificate; nothing without a certificate."""
+    """Yield the metric of the time at which a certificate expires; nothing if ``pair`` is None."""
     if pair is not None:
         yield CERTIFICATE_EXPIRY, (), ends_at_s(pair.certificate)
 
@@ -62,9 +65,14 @@ def expiry(pair: KeyPair | None) -> Iterable[Sample]:
 def probe_server(
     listener: socket.socket, ready: Callable[[], bool], metrics: Callable[[HttpQuestion], HttpReply]
 ) -> HttpsServer:
-    """Return an HTTP server of the kubelet's probes and Prometheus: ``/healthz``, ``/readyz`` and ``/metrics``.
+    """Return an HTTP server for the kubelet's probes and for Prometheus: ``/healthz``, ``/readyz`` and ``/metrics``.
 
-    It has its own thread and connections, so that other clients cannot exhaust them.
+    It has its own thread and its own limit of connections, so that clients of the main server cannot make probes fail.
+
+    Args:
+        listener: listening socket.
+        ready: returns True if ``/readyz`` answers with success.
+        metrics: answers a request for ``/metrics``.
     """
 
     async def answer(question: HttpQuestion) -> HttpReply:
@@ -80,7 +88,15 @@ def probe_server(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises CalabashError if the address cannot be used."""
+    """Return a listening TCP socket.
+
+    Args:
+        host: address to listen on; "" for all IPv4 and IPv6 addresses.
+        port: port to listen on; 0 for any free port.
+
+    Raises:
+        CalabashError: the address cannot be used.
+    """
     try:
         if not host and socket.has_dualstack_ipv6():
             with contextlib.suppress(OSError):  # IPv6 is not available

@@ -14,7 +14,8 @@ class CertificateSettings:
         service: name of the service.
         secret: name of the Secret with the certificates.
         configuration: name of both webhook configurations; "" for a server without webhooks.
-        serving_days, authority_days: validity in days; a certificate is replaced when a third of it is left.
+        serving_days, authority_days: validity, in days, of the server certificate and of its authority. Each is
+            replaced when a third of its validity is left.
     """
 
     namespace: str = "calabash-system"

@@ -1,9 +1,10 @@
 """Attribute usage records to tenants and projects, by the pod in the API server.
 
-Theory of operation. Usage of a pod that runs on another node than the sender is attributed to no tenant, which the operator
-can see. For a pod that no longer exists the namespace and the queue in the record are used, and an event reports that. The
-queue is the one with which the pod was admitted, otherwise that of its namespace. The tenant is the root of the queue's tree,
-the project the queue below it.
+Theory of operation. Records come from nodes, which are trusted only as far as the API server confirms what they say.
+Usage of a pod that runs on another node than the sender is attributed to no tenant, and an event tells the operator.
+For a pod that no longer exists, the namespace and the queue in the record are used, and an event reports that as well.
+The queue of a pod is the one with which it was admitted, or else the default queue of its namespace. The tenant is the
+root of the tree that contains the queue, and the project is the queue directly below the root.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class UsageAccount:
     """Tenant, project and queue that pay for a record.
 
     Args:
-        tenant: "" for none.
-        doubt: why the API server does not confirm the record; "" if it does.
+        tenant, project, queue: names; all are "" if no tenant pays.
+        user: user name that is stored with the usage: ``namespace:NAME``, or ``node NAME`` if no tenant pays.
+        doubt: the reason why the API server does not confirm the record; "" if it does.
     """
 
     tenant: str
@@ -50,7 +52,11 @@ class UsageAccount:
 
 
 def tenant_of(queue: str, parents: Mapping[str, str]) -> tuple[str, str]:
-    """Return tenant and project of a queue; ``parents`` maps each queue to its parent."""
+    """Return the tenant and the project of a queue.
+
+    Args:
+        parents: the parent of each queue; queues that are missing or have "" are roots.
+    """
     way = [queue]
     while (above := parents.get(way[-1], "")) and above not in way and len(way) < _DEPTH_MAX:
         way.append(above)
@@ -58,7 +64,7 @@ def tenant_of(queue: str, parents: Mapping[str, str]) -> tuple[str, str]:
 
 
 class TenantTree:
-    """The queue tree of the API server, read again after ``TREE_S`` seconds."""
+    """The tree of the cluster's Queue objects. It is cached for ``TREE_S`` seconds."""
 
     def __init__(self, client: KubeClient, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -67,7 +73,7 @@ class TenantTree:
         self._parents: dict[str, str] = {}
 
     def __call__(self, queue: str) -> tuple[str, str]:
-        """Return tenant and project of a queue. Raises CalabashError if the API server does not answer."""
+        """Return the tenant and the project of a queue. Raises CalabashError if the API server does not answer."""
         if self._now_s() - self._read_s >= TREE_S:
             found = self._client.list(QUEUE_KIND).items
             self._parents = {one.metadata.name: one.spec.parent for one in found}
@@ -76,7 +82,15 @@ class TenantTree:
 
 
 class Attribution:
-    """Attribution of usage records. Used by one thread at a time."""
+    """Attribution of usage records. Must be used by one thread at a time.
+
+    The queue of each allocation is cached, so that its pod is read from the API server only once.
+
+    Args:
+        client: client of the API server.
+        tenant_of_queue: returns the tenant and the project of a queue.
+        now_s: returns monotonic time in seconds.
+    """
 
     def __init__(
         self, client: KubeClient, tenant_of_queue: TenantOfQueue, *, now_s: Callable[[], float] = time.monotonic
@@ -92,7 +106,15 @@ class Attribution:
         return known is not None and self._now_s() < known[2]
 
     def account_of(self, node: str, entry: UsageEntry) -> UsageAccount:
-        """Return the account of a record from this node. Raises CalabashError if the API server does not answer."""
+        """Return the account that pays for a record.
+
+        Args:
+            node: the node that sent the record.
+            entry: the record.
+
+        Raises:
+            CalabashError: the API server does not answer.
+        """
         key = (node, entry.allocation)
         if not self.knows(node, entry):
             queue, doubt = self._queue(node, entry)
@@ -110,7 +132,7 @@ class Attribution:
         return UsageAccount(tenant=tenant, project=project, queue=queue, user=user, doubt=doubt)
 
     def _queue(self, node: str, entry: UsageEntry) -> tuple[str, str]:
-        """Return the queue of a record, "" for none, and a doubt."""
+        """Return the queue of a record and the reason for a doubt; each is "" if there is none."""
         pod = self._pod(entry)
         if pod is not None and pod.spec.node_name != node:
             where = pod.spec.node_name or "no node"

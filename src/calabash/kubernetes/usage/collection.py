@@ -1,10 +1,11 @@
-"""Receive usage records from agents: check, attribute and commit them, and acknowledge them after that.
+"""Receive usage records from agents: check, attribute and commit them to the database, and then acknowledge them.
 
-Theory of operation. A node sends from the last acknowledged number. Records that were received before are recognized by their
-number. A batch that would leave a gap is refused, and the answer tells the node the number to continue with. No state but the
-database is kept between two requests, so the server may be killed at any step: the node sends the same again. A node can send
-for itself only: the API server derives its name from its token. Durations and amounts are limited to possible values;
-products of both are computed here.
+Theory of operation. A node numbers its records and sends those after the last acknowledged number. Records that were
+received before are recognized by their number. A batch that would leave a gap is not stored, and the answer tells the
+node the number after which to continue. The server keeps no state between two requests except in the database. It may
+therefore be killed at any step: the node sends the same records again. A node can send records for itself only, because
+its name is derived from its token by the API server. Durations and amounts in a record are limited to possible values,
+and the products of both are computed here.
 """
 
 from __future__ import annotations
@@ -61,14 +62,25 @@ log = structlog.get_logger(__name__)
 
 
 class NodeAllowances:
-    """Rate limit per node, as a token bucket, so that one node cannot delay the others. Used by one thread at a time."""
+    """Rate limit for each node, so that one node cannot delay the others. Must be used by one thread at a time.
+
+    Each node has a token bucket: an allowance of ``NODE_RECORDS_MAX`` units that is refilled at ``NODE_RECORDS_PER_S``
+    units a second. A record costs one unit, and a pod that must be read from the API server costs ``POD_COST``.
+
+    Args:
+        now_s: returns monotonic time in seconds.
+    """
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._left: dict[str, tuple[float, float]] = {}  # balance, and the time at which it was computed
 
     def require(self, node: str) -> None:
-        """Raise CalabashError(CONFLICT) for a node whose bucket is empty."""
+        """Check that the bucket of a node is not empty.
+
+        Raises:
+            CalabashError: CONFLICT if it is.
+        """
         left, _ = self._now(node)
         if left < 1:
             raise CalabashError(
@@ -79,7 +91,7 @@ class NodeAllowances:
             )
 
     def took(self, node: str, cost: float) -> None:
-        """Subtract the cost of a request; the balance may become negative."""
+        """Subtract the cost of a request from the node's bucket; the balance may become negative."""
         left, now_s = self._now(node)
         self._left[node] = left - cost, now_s
 
@@ -94,7 +106,7 @@ class CollectionState:
     """State of the collection.
 
     Args:
-        sources: node databases of which records are stored.
+        sources: number of node databases from which records are stored.
         seen_at_s: time of the last batch of each node since this program started, in seconds since the epoch.
     """
 
@@ -103,15 +115,19 @@ class CollectionState:
 
 
 class UsageCollection:
-    """Collects into ``store`` what nodes send to ``listener``.
+    """HTTPS server that receives usage records from nodes and stores them.
 
     Args:
-        client: the API server; it may create TokenReviews and read pods, namespaces and queues.
-        namespace: where agents run. account: their service account there.
-        listener: bound and listening. context: the certificate; None speaks plain HTTP, for tests.
-        attribute: tenant and project of a queue; by default by the tree of queues.
-        now_s: the calendar, seconds since 1970.
-        taken: called with the records of each batch when they are in the store.
+        store: the database.
+        client: client of the API server. It must have rights to create TokenReviews and to read pods, namespaces and
+            queues.
+        namespace: namespace of the agents.
+        listener: listening socket.
+        context: TLS context with the server's certificate; None to speak plain HTTP in tests.
+        account: service account of the agents.
+        attribute: returns the tenant and the project of a queue; by default the tree of Queue objects decides.
+        now_s: returns the time in seconds since the epoch.
+        taken: called with the new records of each batch after they were committed.
     """
 
     def __init__(
@@ -146,14 +162,14 @@ class UsageCollection:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until ``stop``; a commit in progress is finished."""
+        """Serve until ``stop`` is set. A commit in progress is finished."""
         self.server.start()
         stop.wait()
         self.server.stop()
         self._worker.shutdown()
 
     def state(self) -> CollectionState:
-        """Return the state of the collection."""
+        """Return the number of node databases and the times of the nodes' last batches."""
         return CollectionState(
             sources=len(self._store.collected.sources()),
             seen_at_s=dict(self._seen),
@@ -165,7 +181,7 @@ class UsageCollection:
         return dict(self._seen)
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
-        """Answer one HTTP request."""
+        """Answer one HTTP request: with the acknowledgement of a batch, or with an error."""
         loop = asyncio.get_running_loop()
         try:
             taken = await loop.run_in_executor(self._worker, self.take, question)
@@ -176,7 +192,12 @@ class UsageCollection:
         return HttpReply(body=msgspec.json.encode(taken))
 
     def take(self, question: HttpQuestion) -> UsageTaken:
-        """Commit the new records of a batch. Raises CalabashError if nothing was committed."""
+        """Commit the new records of a batch; return the number up to which the node's records are stored.
+
+        Raises:
+            CalabashError: the sender is not authenticated, the batch is invalid, the node sends too much, or the API
+                server or the database fails. Nothing was committed.
+        """
         if (question.method, question.path) != ("POST", USAGE_PATH):
             raise CalabashError(f"{question.path[:128]} is not served here", reason=Reason.NOT_FOUND)
         node = self._identity.node_of(question.authorization)
@@ -196,7 +217,7 @@ class UsageCollection:
         return UsageTaken(last=last)
 
     def _accounts(self, node: str, entries: Sequence[UsageEntry]) -> list[tuple[UsageEntry, UsageAccount]]:
-        """Return the accounts of the first entries, as many as can be attributed quickly."""
+        """Return the first entries with their accounts; at most ``PODS_MAX`` pods are read for them."""
         found: list[tuple[UsageEntry, UsageAccount]] = []
         asked = 0
         for entry in entries:
@@ -211,7 +232,7 @@ class UsageCollection:
         return found
 
     def _write_event(self, about: str, kind: str, message: str) -> None:
-        """Write an event, at most once an hour for the same subject."""
+        """Write an event to the journal, at most once in ``TOLD_AGAIN_S`` seconds for the same subject ``about``."""
         now_s = self._now_s()
         if abs(now_s - self._told.get(about, float("-inf"))) < TOLD_AGAIN_S:
             return
@@ -227,7 +248,11 @@ def _lost_message(node: str, last: int, after: int) -> str:
 
 
 def read_batch(body: bytes) -> UsageBatch:
-    """Decode a batch strictly. Raises CalabashError(BAD_REQUEST)."""
+    """Decode a batch of usage records strictly.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the JSON is not a batch of this version, or the records are not in order.
+    """
     try:
         batch = msgspec.json.decode(body, type=UsageBatch)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -248,7 +273,11 @@ def _check_order(after: int, entries: Sequence[UsageEntry]) -> None:
 
 
 def _interval(entry: UsageEntry, account: UsageAccount, *, now_s: float) -> NumberedUsage:
-    """Return the record to store. Amounts are limited to its duration, and its times to the present."""
+    """Return the record to store.
+
+    Busy and idle time are limited to the duration of the record. If the record ends more than ``AHEAD_S`` seconds in
+    the future, its times are moved back so that it ends now.
+    """
     length_s = entry.to_s - entry.from_s
     back_s = entry.to_s - now_s if entry.to_s > now_s + AHEAD_S else 0.0
     used_s = min(entry.used_gpu_s, length_s)
@@ -276,7 +305,11 @@ def _interval(entry: UsageEntry, account: UsageAccount, *, now_s: float) -> Numb
 
 
 def _product(said: float, length_s: float, amount: float) -> float:
-    """Return the product in the record if it differs from the computed one by rounding only, else the computed one."""
+    """Return ``length_s * amount``, or the value in the record if that differs from it by rounding only.
+
+    Args:
+        said: the value in the record.
+    """
     product = length_s * amount
     return said if abs(said - product) <= 1e-3 * max(1.0, amount) else product
 

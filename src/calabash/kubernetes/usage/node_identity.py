@@ -1,7 +1,8 @@
-"""Authentication of agents: the node of a service account token, by TokenReview.
+"""Authentication of node agents by service account tokens.
 
-The token of an agent's pod contains the node of that pod, which the API server wrote when it issued the token. Results are
-cached for a short time by the token's digest, so that frequent requests need few reviews.
+The API server issues the token of an agent's pod and writes the node of the pod into it. A TokenReview of the API
+server returns the service account and the node of a token. Results are cached for a short time by the digest of the
+token, so that frequent requests need few reviews.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _TOKEN_CHARACTERS_MAX = 16 << 10
 
 
 class TokenReviewUser(KubeStruct, frozen=True):
-    """The user of a token."""
+    """The user of a token; ``extra`` contains the node of the pod for which the token was issued."""
 
     username: str = ""
     extra: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
@@ -64,10 +65,12 @@ class _Known:
 
 
 class NodeIdentity:
-    """Authenticator of agents. Thread-safe.
+    """Authenticator of node agents. Thread-safe.
 
     Args:
-        user: user name of the agents' service account.
+        client: client of the API server.
+        user: user name of the agents' service account: ``system:serviceaccount:NAMESPACE:NAME``.
+        now_s: returns monotonic time in seconds.
     """
 
     def __init__(self, client: KubeClient, user: str, *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -78,10 +81,13 @@ class NodeIdentity:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
 
     def node_of(self, authorization: str) -> str:
-        """Return the node of the agent with this Authorization header.
+        """Return the name of the node of the agent that sent a request.
+
+        Args:
+            authorization: the ``Authorization`` header of the request.
 
         Raises:
-            CalabashError: NOT_AUTHENTICATED, or an error of the API server.
+            CalabashError: NOT_AUTHENTICATED if the token is not an agent's, or an error of the API server.
         """
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not 0 < len(token) <= _TOKEN_CHARACTERS_MAX or not token.isascii():
@@ -106,7 +112,7 @@ class NodeIdentity:
         return known.node
 
     def _asked(self, token: str) -> str:
-        """Return the node of a token, "" if the token may not send usage."""
+        """Return the node of a token according to the API server; "" if the token is not one of an agent."""
         body = {"spec": {"token": token, "audiences": [AUDIENCE]}}
         status = self._client.create(TOKEN_REVIEW, body).status
         nodes = status.user.extra.get(NODE_CLAIM, ())

@@ -1,6 +1,7 @@
 """Usage collection as part of the server: its certificate, its listener, and the authority that agents trust.
 
-Agents read the authority from a ConfigMap that the chart creates and this program fills; it is mounted into their pods.
+Agents trust the authority in a ConfigMap, which is mounted into their pods. The Helm chart creates the ConfigMap, and
+this program writes the authority into it.
 """
 
 from __future__ import annotations
@@ -36,15 +37,20 @@ log = structlog.get_logger(__name__)
 
 
 class UsageProgram:
-    """Server of the usage collection, which listens when it has a certificate. Its threads log errors and try again.
+    """Server of the usage collection. It begins to serve when it has a certificate; errors are logged and retried.
+
+    ``port`` is the port on which the server listens.
 
     Args:
+        client: client of the API server.
+        store: the database.
         namespace: namespace of the product.
-        host, port: address to serve on; port 0 is any free port.
-        listener: socket to use instead of the address.
-        attribute: return tenant and project of a queue.
-        names: host names of the certificate, if the server is not reached through its service.
-        taken: called with usage records that are in the database.
+        host, port: address on which to serve; port 0 for any free port.
+        listener: listening socket to use instead of the address; None to use the address.
+        attribute: returns the tenant and the project of a queue; None to use the tree of Queue objects.
+        names: host names of the certificate, if the server is not reached through its Kubernetes service.
+        taken: called with usage records after they were committed to the database.
+        refresh_s: seconds between two checks of the certificate.
     """
 
     def __init__(
@@ -87,12 +93,12 @@ class UsageProgram:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the threads; a commit in progress is finished."""
+        """Stop the threads. A commit in progress is finished."""
         self._stop.set()
         self._thread.join()
 
     def expiry(self) -> Iterable[Sample]:
-        """Return the sample with the end of the certificate."""
+        """Return the metric of the time at which the certificate expires; empty while there is no certificate."""
         return expiry(self._loaded)
 
     def _run(self) -> None:
@@ -114,14 +120,22 @@ class UsageProgram:
             self._listener.close()
 
     def refresh(self) -> None:
-        """Renew certificate and authority. Raises CalabashError, ValueError."""
+        """Renew the certificate and its authority if it is time.
+
+        Raises:
+            CalabashError, ValueError: they cannot be read or written; the certificate in use stays in use.
+        """
         pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
         if pair != self._loaded:
             self.collection.server.renew(server_context(pair))
             self._loaded = pair
 
     def _publish(self, bundle: str) -> None:
-        """Write the authority into the ConfigMap from which agents read it."""
+        """Write the authority into the ConfigMap from which agents read it.
+
+        Args:
+            bundle: the authority's certificates in base64.
+        """
         text = base64.b64decode(bundle).decode()
         found = self._client.get(CONFIG_MAP, AUTHORITY, self._namespace)
         if found is None:
