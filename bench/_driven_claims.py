@@ -85,7 +85,7 @@ class ClaimsNode(DrivenNode):
 
     name = "claimed"
     agent = "claimed-agent"
-    words = ("--door=claims",)
+    words = ("--allocation-api=claims",)
 
     def __init__(self, cluster: Cluster, *, workers: int, seed: int) -> None:
         super().__init__(cluster, workers=workers, seed=seed)

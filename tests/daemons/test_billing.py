@@ -188,7 +188,7 @@ def test_invoice_is_itemised_and_verified_by_commands_and_by_its_tenant(world_of
     assert code == 1
     assert "usage" in said
     assert "changed" in said
-    assert f"1 of 1 invoices are not what was sealed: {number}" in told
+    assert f"1 of 1 invoices differ from their seals: {number}" in told
 
 
 def test_pdf_of_an_invoice_is_the_same_file_again_and_after_a_restart_of_the_pool(
@@ -290,9 +290,9 @@ def test_usage_and_draft_have_a_tenant_that_holds_cards_since_a_moment(make_worl
     assert early.value.hint
     moment = datetime.fromtimestamp(draft["counted_to_s"]).astimezone().isoformat(timespec="seconds")
     listed = command(world, "invoice", "list")[1]
-    assert "COUNTED TO" in listed.splitlines()[0]
+    assert "USAGE UNTIL" in listed.splitlines()[0]
     assert moment in listed
-    assert f"counted up to: {moment}" in command(world, "invoice", "show", draft["number"])[1]
+    assert f"usage until: {moment}" in command(world, "invoice", "show", draft["number"])[1]
     assert "Usage counted up to" in command(world, "invoice", "show", draft["number"], "-o", "html")[1]
 
 

@@ -159,7 +159,10 @@ def test_a_pool_is_started_and_stopped_with_descriptors_closed(own_terminal: Ter
 def test_output_that_cannot_be_written_is_told_in_a_line_and_a_hint(terminal: Terminal, words: tuple[str, ...]) -> None:
     done = shell(terminal, ">/dev/full", *words)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["error: No space left on device", "hint: free some space, or put it elsewhere"]
+    assert done.stderr.splitlines() == [
+        "error: No space left on device",
+        "hint: free disk space, or choose another path",
+    ]
 
 
 # -- home of the pool --------------------------------------------------------------------------------------------
@@ -175,7 +178,7 @@ def test_a_user_without_a_home_is_told_to_name_a_place(tmp_path: Path) -> None:
             [sys.executable, "-c", script, *words], env={}, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 2, done
-        assert done.stderr.splitlines()[0].startswith("error: the home directory in ~")
+        assert done.stderr.splitlines()[0].startswith("error: the home directory of this user is not known, and ~")
         assert "CALABASH_HOME" in done.stderr.splitlines()[1]
 
 
@@ -278,7 +281,7 @@ def test_a_node_shows_how_much_was_not_served_and_lists_it_only_when_asked(own_t
     environment = own_terminal.environment | {"CALABASH_SIM": str(state), "LD_LIBRARY_PATH": str(NATIVE / "simgpu")}
     subprocess.run([sys.executable, "-c", call], env=environment, check=True, timeout=60)
     short, wide = own_terminal("sim", "show", "lab"), own_terminal("sim", "show", "lab", "-o", "wide")
-    assert short.stderr.splitlines() == ["not served: 2 names, asked for 3 times; -o wide lists them"]
+    assert short.stderr.splitlines() == ["missing functions: 2 names, looked up 3 times; -o wide lists them"]
     assert "cuMulticastCreate  2" in wide.stderr
     assert {u["name"]: u["count"] for u in own_terminal.json("sim", "show", "lab")["unserved"]}[
         "cuImportExternalMemory"

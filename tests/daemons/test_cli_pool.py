@@ -233,7 +233,7 @@ def test_why_tells_a_waiting_request_the_reason_the_numbers_and_a_way_out(termin
     assert terminal("why", request["id"], "-o", "name").stdout.strip() == body["reason"]
     (row,) = [r for r in terminal.items("ps") if r["id"] == request["id"]]
     assert row["reason"] == body["reason"]
-    assert "WAITING" in terminal("top", "--once").stdout
+    assert "PENDING" in terminal("top", "--once").stdout
     assert "agone" in terminal.refused(3, "why", "agone")
 
 

@@ -129,7 +129,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     until(lambda: partial.exists() and partial.read_text().count("\n") >= 2, what="two runs to be done")
     job.signal(signal.SIGINT)
     assert job.code() == 130
-    assert job.text.startswith("interrupted; what is done is kept in ")
+    assert job.text.startswith("interrupted; completed runs are saved in ")
     assert len(job.text.splitlines()) == 1
     assert not out.exists()
     before = kept()

@@ -115,7 +115,7 @@ def test_pool_that_ended_without_a_word_on_a_full_disk_is_said_to_have_ended_of_
 
 
 def test_why_explains_all_that_is_named_and_without_a_name_all_that_waits(pool: Terminal) -> None:
-    assert pool("why").stdout == "nothing waits\n"
+    assert pool("why").stdout == "no request waits\n"
     assert pool.json("why")["items"] == []
     holder = pool.start_holder(*WHOLE)
     waiting = [pool.start("run", *WHOLE, "--wait", "60s", "--", "true") for _ in range(2)]

@@ -64,7 +64,7 @@ def test_a_notice_reaches_its_receiver_although_the_pool_is_killed(
     assert "holds 0.4 devices" in told["data"]["message"]
     assert secret not in (world.home / "pool.log").read_text()
     assert secret not in terminal("notify", "list", "-o", "json").stdout
-    assert "has taken the test notice" in terminal("notify", "test", "hook", "--tenant", "vision").stdout
+    assert "the receiver accepted the test notice" in terminal("notify", "test", "hook", "--tenant", "vision").stdout
     terminal("notify", "delete", "hook", "--tenant", "vision")
     assert world.client.get("/v1/notifications")["items"] == []
 

@@ -177,7 +177,7 @@ def test_two_clients_at_once_have_cards_of_their_own_and_see_only_their_own_leas
     assert len(set(devices)) == 2
     assert [s["token"] for s in ann.items("remote", "sessions")] == ["ann"]
     theirs = bob.items("remote", "sessions")[0]["id"]
-    assert "no lease begins with" in ann.refused(3, "remote", "release", theirs)
+    assert "no lease matches" in ann.refused(3, "remote", "release", theirs)
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ def test_filters_choose_cards_and_wrong_ones_are_told_with_their_position(site: 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--mode", "mig"), 2, "--mode does not go with --remote"),
-        (("--tenant", "x"), 2, "--tenant does not go with --remote"),
+        (("--mode", "mig"), 2, "--mode cannot be used with --remote"),
+        (("--tenant", "x"), 2, "--tenant cannot be used with --remote"),
         (("--server", "other"), 3, "there is no server 'other'"),
         (("--lease", "abc"), 3, "no reservation"),
         (("--gpus", "3"), 5, "2 of 2 devices"),
@@ -210,7 +210,7 @@ def test_what_makes_no_sense_is_one_line(
 
 
 def test_options_of_remote_runs_are_refused_without_it(client: Terminal) -> None:
-    assert "goes with --remote only" in client.refused(2, "run", "--filter", "memory>1GiB", "--", "true")
+    assert "--filter requires --remote" in client.refused(2, "run", "--filter", "memory>1GiB", "--", "true")
 
 
 def test_idle_connections_of_one_user_are_bounded_and_its_next_request_is_served(

@@ -208,9 +208,9 @@ def test_commands_that_use_the_pools_own_files_say_whose_files_these_are(pool: W
     )
     for words in commands:
         done = machine(ANN, *words, code=4)
-        assert f"the home of the system pool, {SYSTEM_HOME}, is root's" in done.stderr, done.stderr
+        assert f"the home of the system pool, {SYSTEM_HOME}, belongs to root" in done.stderr, done.stderr
         assert "hint: run it as root" in done.stderr
-    assert "nodes of the system pool are root's" in machine(ANN, "sim", "show", pool.sim, code=3).stderr
+    assert "nodes of the system pool belong to root" in machine(ANN, "sim", "show", pool.sim, code=3).stderr
 
 
 def test_a_named_pool_and_a_pool_of_the_users_own_come_before_the_pool_of_root(pool: World, machine: Machine) -> None:
@@ -234,7 +234,7 @@ def test_a_named_pool_and_a_pool_of_the_users_own_come_before_the_pool_of_root(p
 
 def test_a_second_pool_of_the_devices_is_warned_of(pool: World, machine: Machine) -> None:
     done = machine(ANN, "up", code=None)
-    assert "warning: root's pool serves the devices of this machine" in done.stderr
+    assert "warning: root's pool already serves the devices of this machine" in done.stderr
     machine(ANN, "down", "--force", code=None)
 
 
@@ -249,7 +249,7 @@ def test_a_pool_of_root_that_is_down_is_named(pool: World, machine: Machine) -> 
     pool.kill(signal.SIGKILL)
     done = machine(ANN, "ps", code=1)
     assert f"no pool answers at {SYSTEM_HOME}" in done.stderr
-    assert "hint: root starts it" in done.stderr
+    assert "hint: root starts this pool" in done.stderr
 
 
 def test_without_any_pool_the_users_own_is_named(machine: Machine) -> None:
@@ -297,10 +297,10 @@ def test_doctor_of_root_tries_what_other_users_need(pool: World, machine: Machin
     assert found["command"][0] == "ok"
     assert found["shim"] == (
         "warn",
-        f"they cannot use it: {NATIVE}/lib has mode 0750",
+        f"other users cannot use it: {NATIVE}/lib has mode 0750",
         f"chmod o+x {NATIVE}/lib",
     )
-    assert found["socket"] == ("warn", "they cannot use it: /var/lib has mode 0710", "chmod o+x /var/lib")
+    assert found["socket"] == ("warn", "other users cannot use it: /var/lib has mode 0710", "chmod o+x /var/lib")
 
 
 # -- planted pools ---------------------------------------------------------------------------------------------

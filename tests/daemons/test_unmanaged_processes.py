@@ -77,7 +77,7 @@ def test_unmanaged_process_is_found_and_its_memory_is_not_granted(make_world: Ma
 def test_policy_drain_stops_new_allocations_while_an_unmanaged_process_is_there(
     make_world: MakeWorld, hold: str
 ) -> None:
-    world = make_world("A100-40GB", options=("--strangers", "drain"))
+    world = make_world("A100-40GB", options=("--unmanaged", "drain"))
     world.up()
     with _unmanaged_process(world, hold, "100", "100"):
         until(lambda: world.devices()[0]["strangers"], what="the unmanaged process to be found")
@@ -87,7 +87,7 @@ def test_policy_drain_stops_new_allocations_while_an_unmanaged_process_is_there(
 
 
 def test_policy_kill_ends_only_unmanaged_processes(make_world: MakeWorld, hold: str) -> None:
-    world = make_world("A100-40GB", options=("--strangers", "kill"))
+    world = make_world("A100-40GB", options=("--unmanaged", "kill"))
     world.up()
     honest, _ = world.running(hold, "700", "100", memory_mib=2048, cores=10)
     until(lambda: honest.says("held 700"))

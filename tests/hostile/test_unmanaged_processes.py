@@ -60,7 +60,7 @@ def test_a_card_with_an_unmanaged_process_is_not_granted_exclusively(
 def test_a_card_with_an_unmanaged_process_takes_nothing_new_under_policy_drain(
     make_world: Callable[..., HostileWorld],
 ) -> None:
-    world = make_world("2xA100-40GB", neighbour=True, options=("--strangers", "drain"))
+    world = make_world("2xA100-40GB", neighbour=True, options=("--unmanaged", "drain"))
     mallory, eve = world.user(), world.user()
     unmanaged = mallory.starts(world.program("hostile"), "hold", "64", environment=world.environment_of_node())
     assert unmanaged.line() == "held 64"
@@ -81,7 +81,7 @@ def test_a_card_with_an_unmanaged_process_takes_nothing_new_under_policy_drain(
 
 
 def test_only_unmanaged_processes_are_killed_under_policy_kill(make_world: Callable[..., HostileWorld]) -> None:
-    world = make_world("2xA100-40GB", neighbour=True, options=("--strangers", "kill"))
+    world = make_world("2xA100-40GB", neighbour=True, options=("--unmanaged", "kill"))
     mallory, eve = world.user(), world.user()
     tenant = eve.runs(world.program("hostile"), "hold", "512", memory_mib=2048, cores=10)
     assert tenant.line() == "held 512"

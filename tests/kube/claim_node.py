@@ -22,7 +22,7 @@ class ClaimNode(GpuNode):
     """A node with the allocation API ``dra``: the cluster's scheduler allocates its claims."""
 
     def __init__(self, node: RealNode, scratch: Path) -> None:
-        super().__init__(node, scratch, words=["--door=claims"])
+        super().__init__(node, scratch, words=["--allocation-api=claims"])
         self._made: dict[str, list[str]] = {}  # pod -> claims
         cel = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "vgpu"'
         self.create(

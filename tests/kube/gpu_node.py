@@ -142,7 +142,7 @@ class GpuNode:
             ],
             beside=node.name,
         )
-        if "--door=claims" not in words:
+        if "--allocation-api=claims" not in words:
             self.wait_for_device_ids()
 
     def wait_for_device_ids(self) -> None:

@@ -30,7 +30,7 @@ from calabash.model.request import GpuRequest
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
     """Two nodes of two cards with device IDs, and two with claims: one by its label, one by its agent's report."""
-    options = {"--identity": "only", "--nominate-claims-from": "1", "--move-after": "0", "--move-rest": "0"}
+    options = {"--identity": "only", "--nominate-claims-from": "1", "--move-after": "0", "--move-interval": "0"}
     with Planned(own_control_plane, 4, 2, prefix="door", planner=options) as found:
         found.api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {ALLOCATION_API: "claims"}}})
         report_claims(found, found.nodes[3])

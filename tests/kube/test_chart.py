@@ -346,7 +346,7 @@ def test_whom_the_planner_moves_is_as_the_values_say(values: Manifest, told: tup
     manifests = render({"planner": {"defragmentation": values}})
     (container,) = (c for c, _ in containers(manifests) if c["name"] == "planner")
     read = parsed_by_the_product("planner", container["args"])
-    assert (read["moves"], read["move_after"], read["move_rest"]) == told
+    assert (read["moves"], read["move_after"], read["move_interval"]) == told
 
 
 def test_kube_scheduler_is_told_what_the_product_would_tell_it() -> None:

@@ -42,7 +42,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
             tmp_path_factory.mktemp("modes"),
             gpus=NODE_CARDS,
             programs_inside=[program("sim_mps_client"), nvml_reader()],
-            words=["--door=claims"],
+            words=["--allocation-api=claims"],
         )
         with Product(gpu_node) as made:
             made.namespace(TEAM)

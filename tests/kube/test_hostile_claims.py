@@ -73,7 +73,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
         classes = [m for m in render({}) if m["kind"] == "DeviceClass"]
         cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(classes))
         scratch = tmp_path_factory.mktemp("hostile-claims")
-        gpu_node = GpuNode(RealNode(cluster), scratch, gpus=f"{CARDS}xT4", words=["--door=claims"])
+        gpu_node = GpuNode(RealNode(cluster), scratch, gpus=f"{CARDS}xT4", words=["--allocation-api=claims"])
         with Product(gpu_node) as made:
             for name in (USER, PAST, VICTIM):
                 made.namespace(name)

@@ -112,7 +112,7 @@ def test_a_node_is_emptied_by_who_may_as_the_budget_allows_and_seen_by_who_views
     kept = command(there, "drainer", tmp_path, "drain", NODE, "--force", "--timeout", "1s")
     _, said = kept.communicate(timeout=60)
     assert kept.returncode == 6, said
-    assert f"{TEAM}/holds is kept: " in said
+    assert f"{TEAM}/holds cannot be evicted now: " in said
     assert " web " in said
     assert api.get(f"{GPU_NODES}/{NODE}")["spec"] == {"unschedulable": True}
 
@@ -122,7 +122,7 @@ def test_a_node_is_emptied_by_who_may_as_the_budget_allows_and_seen_by_who_views
     report_status(there)
     out, said = emptying.communicate(timeout=60)
     assert emptying.returncode == 0, said
-    assert out.startswith(f"{NODE}: 1 pod has left")
+    assert out.startswith(f"{NODE}: 1 pod evicted")
     undone = command(there, "drainer", tmp_path, "drain", NODE, "--undo")
     assert undone.communicate(timeout=60)[1] == ""
     assert not api.get(f"{GPU_NODES}/{NODE}").get("spec", {}).get("unschedulable")

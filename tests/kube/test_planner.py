@@ -19,7 +19,7 @@ from calabash.model.request import GpuRequest
 
 SHARE = GpuRequest(memory_mib=8192, core_percent=25)
 WHOLE = GpuRequest()
-MOVING = {"--move-after": "0", "--move-rest": "0"}
+MOVING = {"--move-after": "0", "--move-interval": "0"}
 
 
 @pytest.fixture(scope="module")

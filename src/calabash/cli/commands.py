@@ -16,8 +16,8 @@ from calabash.model.errors import CalabashError
 # name -> (module:attribute, one-line help). The help is here so that listing commands imports no module.
 _COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("pool.lifecycle:up", "Start the pool of this machine."),
-    "down": ("pool.lifecycle:down", "Stop the pool; running programs stay unless --force."),
-    "status": ("pool.lifecycle:status", "Show the pool: devices, allocations, store."),
+    "down": ("pool.lifecycle:down", "Stop the pool."),
+    "status": ("pool.lifecycle:status", "Show the pool: node, devices, allocations, database."),
     "login": ("pool.login:login", "Store a token for a pool on another machine."),
     "login-link": ("pool.lifecycle:login_link", "Print a one-time link that logs you in to the console."),
     "doctor": ("pool.doctor:doctor", "Check the requirements of the pool and show what is missing."),
@@ -42,7 +42,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "backup": ("pool.backup:backup", "Write the pool's database to a file."),
     "restore": ("pool.backup:restore", "Replace the pool's database by a backup."),
     "usage": ("tenancy.usage:usage", "Show usage in device hours."),
-    "tariff": ("tenancy.tariff:tariff", "Set and show prices of an hour."),
+    "tariff": ("tenancy.tariff:tariff", "Apply and show tariffs, the prices of device hours."),
     "invoice": ("tenancy.invoice:invoice", "Draft, issue, show and void invoices."),
     "server": ("remote.server:server", "Offer the devices of this machine to programs on other machines."),
     "remote": ("remote.group:remote", "Use devices of other machines."),
@@ -97,13 +97,13 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 
 # Commands that run on the pool's machine only, and what to do instead.
 _HERE_ONLY = {
-    "run": "log in there, or use its cards from here: calabash run --remote",
+    "run": "log in there, or use its devices from here: calabash run --remote",
     "up": "start the pool on its machine",
     "down": "stop the pool on its machine",
-    "backup": "write one on the pool's machine",
+    "backup": "write the backup on the pool's machine",
     "restore": "restore on the pool's machine",
-    "login-link": "make one on the pool's machine, or use `calabash login` here",
-    "vm": "machines that get cards run on the pool's machine",
+    "login-link": "create the link on the pool's machine, or use `calabash login` here",
+    "vm": "virtual machines run on the pool's machine",
 }
 
 

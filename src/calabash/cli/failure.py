@@ -24,17 +24,17 @@ _EXIT_CODES = {
     Reason.NOT_AUTHENTICATED: 4,
     Reason.TIMEOUT: 6,
 }
-_NOT_OURS = "name a path that you may write to; CALABASH_HOME is the home of the pool"
+_NOT_OURS = "choose a path that you may write to; CALABASH_HOME sets the home of the pool"
 _HINTS = {
     errno.EACCES: _NOT_OURS,
     errno.EPERM: _NOT_OURS,
     errno.EROFS: _NOT_OURS,
     errno.ENOTDIR: _NOT_OURS,
     errno.EEXIST: _NOT_OURS,
-    errno.ENOSPC: "free some space, or put it elsewhere",
-    errno.EDQUOT: "free some space, or put it elsewhere",
+    errno.ENOSPC: "free disk space, or choose another path",
+    errno.EDQUOT: "free disk space, or choose another path",
     errno.ENOENT: "check the path",
-    errno.EISDIR: "name a file, not a folder",
+    errno.EISDIR: "give the path of a file, not of a directory",
 }
 _PENDING = {
     Reason.NO_DEVICES,

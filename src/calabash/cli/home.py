@@ -33,8 +33,8 @@ def directory() -> str:
     found = os.path.expanduser(wanted)
     if found.startswith("~"):
         raise CalabashError(
-            f"the home directory in {wanted} is not known",
-            hint="set CALABASH_HOME to the absolute path of a directory of yours",
+            f"the home directory of this user is not known, and {wanted} needs it",
+            hint="set CALABASH_HOME to the absolute path of a directory that you own",
         )
     return os.path.join(os.getcwd(), found)
 
@@ -67,7 +67,9 @@ def client() -> ApiClient:
 
     require_of_root(socket_path(SYSTEM_HOME))
     return PoolClient(
-        SYSTEM_HOME, owner=0, down_hint="root starts it with `calabash up`; as yourself you start a pool of your own"
+        SYSTEM_HOME,
+        owner=0,
+        down_hint="root starts this pool with `calabash up`; as another user you start a pool of your own",
     )
 
 
@@ -102,7 +104,7 @@ def own_file(name: str) -> Path:
         from calabash.adapters.pool.system import SYSTEM_HOME  # noqa: PLC0415
 
         raise CalabashError(
-            f"this command uses {name} in the pool's home, and the home of the system pool, {SYSTEM_HOME}, is root's",
+            f"this command uses {name} in the pool's home, and the home of the system pool, {SYSTEM_HOME}, belongs to root",
             reason=Reason.NOT_PERMITTED,
             hint="run it as root, or set CALABASH_HOME to the home of a pool of your own",
         )

@@ -1,8 +1,7 @@
 """Entry point of ``calabash``. Imports only the standard library's basics at first, so that it starts fast.
 
 ``calabash run`` goes directly to its implementation; everything else, including help and wrong usage of ``run``, is handled
-by
-the command tree. Every failure, including Ctrl-C at any moment, ends with one line, a hint and a stable exit code.
+by the command tree. Every failure, including Ctrl-C at any moment, ends with one line, a hint and a stable exit code.
 """
 
 from __future__ import annotations

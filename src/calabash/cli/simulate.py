@@ -29,8 +29,16 @@ def simulate() -> None:
 def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
-            click.option("--policy", default="pgb", show_default=True, metavar="LIST", help="pgb,fgd,bestfit,..."),
-            click.option("--seeds", default="42-51", show_default=True, metavar="LIST", help="42-51 or 1,2,7-9."),
+            click.option(
+                "--policy",
+                default="pgb",
+                show_default=True,
+                metavar="LIST",
+                help="Placement policies: pgb,fgd,bestfit,...",
+            ),
+            click.option(
+                "--seeds", default="42-51", show_default=True, metavar="LIST", help="Seeds, such as 42-51 or 1,2,7-9."
+            ),
             click.option("--churn", is_flag=True, help="Let requests end (Poisson arrivals, exponential lifetimes)."),
             click.option(
                 "--load", type=float, help="Offered load divided by installed compute, with --churn. Default: 0.95."
@@ -61,7 +69,7 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--pods", type=PATH, required=True, metavar="CSV", help="openb_pod_list_*.csv")
 @_experiment_options
 def openb(nodes: Path, pods: Path, **options: Any) -> None:
-    """Replay the openb trace as its published experiments do."""
+    """Replay the openb trace with the protocol of its published experiments."""
     from calabash.sim import openb as reader  # noqa: PLC0415
 
     _run(reader.read_nodes(nodes), reader.read_pods(pods), options)
@@ -69,7 +77,9 @@ def openb(nodes: Path, pods: Path, **options: Any) -> None:
 
 @simulate.command()
 @click.option("--nodes", type=PATH, required=True, metavar="FILE", help="Nodes, .csv or .jsonl")
-@click.option("--requests", "--pods", "requests", type=PATH, required=True, metavar="FILE", help="Requests, likewise.")
+@click.option(
+    "--requests", "--pods", "requests", type=PATH, required=True, metavar="FILE", help="Requests, .csv or .jsonl"
+)
 @_experiment_options
 def trace(nodes: Path, requests: Path, **options: Any) -> None:
     """Replay a trace of your own; see docs/reference/trace-format.md."""
@@ -100,7 +110,7 @@ def scenario(files: tuple[Path, ...], quiet: bool) -> None:
 @simulate.command()
 @click.argument("file", required=False, type=PATH)
 def snapshot(file: Path | None) -> None:
-    """Write the state of the pool as a scenario, to FILE or to the terminal; `simulate scenario FILE` replays it."""
+    """Write the state of the pool as a scenario to FILE or to standard output; `simulate scenario FILE` replays it."""
     from calabash.cli.home import client  # noqa: PLC0415
 
     text = client().get("/v1/scenario")["scenario"]
@@ -119,7 +129,7 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
     from calabash.sim.failures import Failures  # noqa: PLC0415
 
     if not options["churn"] and (options["defrag"] or options["load"] is not None or options["failures"] is not None):
-        raise CalabashError("--load, --defrag and --failures belong to --churn", hint="add --churn")
+        raise CalabashError("--load, --defrag and --failures require --churn", hint="add --churn")
     experiment = runner.Experiment(
         nodes=nodes,
         workload=workload,
@@ -131,21 +141,21 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
     )
     plot: Path | None = options["plot"]
     if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise CalabashError(f"{plot}: a plot is a .png or an .svg", hint="--plot out.svg")
+        raise CalabashError(f"{plot} ends in neither .png nor .svg", hint="write --plot out.svg, for example")
     for target in (options["json_"], options["html"], plot):
         if target is not None and not target.absolute().parent.is_dir():
             raise CalabashError(
-                f"{target.absolute().parent} is not a folder", reason=Reason.NOT_FOUND, hint="create it first"
+                f"{target.absolute().parent} is not a directory", reason=Reason.NOT_FOUND, hint="create it first"
             )
         if target is not None and target.is_dir():
-            raise CalabashError(f"{target} is a folder", hint="name a file")
+            raise CalabashError(f"{target} is a directory", hint="give the path of a file")
     if options["html"] or plot is not None:
         plots.require_library()
     partial = runner.partial_path(options["json_"]) if options["json_"] else None
     try:
         results = _with_progress(experiment, options["jobs"] or os.cpu_count() or 1, partial)
     except KeyboardInterrupt:
-        kept = f"; what is done is kept in {partial}, the same command goes on from there" if partial else ""
+        kept = f"; completed runs are saved in {partial}, and the same command continues from there" if partial else ""
         click.echo(f"interrupted{kept}", err=True)
         raise SystemExit(130) from None
     click.echo(report.table(results))

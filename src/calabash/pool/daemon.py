@@ -79,20 +79,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="calabash pool")
     parser.add_argument("--home", type=Path, required=True, help="directory of the pool's state")
     parser.add_argument("--sim", metavar="NAME", default="", help="use the simulated node of that name")
-    parser.add_argument("--db", metavar="URL", default="", help="journal; - reads the URL from standard input")
+    parser.add_argument("--db", metavar="URL", default="", help="database; - reads the URL from standard input")
     parser.add_argument(
-        "--strangers",
+        "--unmanaged",
         choices=[policy.value for policy in UnmanagedPolicy],
         default=UnmanagedPolicy.TELL.value,
-        help="what happens to processes that are on a card without a slice",
+        help="policy for processes that use a device without a slice",
     )
     parser.add_argument(
         "--console",
         metavar="HOST:PORT",
         default=OFF,
-        help="where to serve the console and the API over TCP; `default`: as pool.toml says",
+        help="address of the console and the API; `default`: the address in pool.toml",
     )
-    parser.add_argument("--insecure", action="store_true", help="serve it without TLS where others can reach it")
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="allow an address that other machines can reach to be served without TLS",
+    )
     arguments = parser.parse_args()
     configure()
     try:
@@ -138,7 +142,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         environment=simulation,
         one_process=settings.devices.one_process,
         settings=settings.devices.cards(),
-        unmanaged_policy=UnmanagedPolicy(arguments.strangers),
+        unmanaged_policy=UnmanagedPolicy(arguments.unmanaged),
         workers=settings.workers.users(),
         network=network,
         names=names,

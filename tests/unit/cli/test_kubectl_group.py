@@ -163,7 +163,9 @@ def test_what_one_may_not_see_is_said_with_who_can_help(
     assert run(*words) == 4
     said = capsys.readouterr().err.splitlines()
     assert "cannot list resource" in said[0]
-    assert said[1].startswith("hint: an administrator can give you ClusterRole view")
+    assert said[1].startswith(
+        "hint: give a namespace that you may read with -n, or ask an administrator for the ClusterRole view"
+    )
 
 
 @pytest.mark.parametrize("words", [("top",), ("queue",), ("drain", "node1", "--dry-run"), ("ps",)])
@@ -174,7 +176,7 @@ def test_a_cluster_that_does_not_answer_is_said_in_one_line(
     assert run(*words) == 1
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
-    assert said[1].startswith("hint: see whether `kubectl cluster-info` answers")
+    assert said[1].startswith("hint: check that `kubectl cluster-info` answers")
 
 
 def test_without_a_way_to_a_cluster_it_says_what_it_needs(

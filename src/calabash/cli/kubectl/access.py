@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _INSTALL = "helm install calabash charts/calabash -n calabash-system --create-namespace"
 _HINTS = {
-    Reason.NOT_PERMITTED: "an administrator can give you ClusterRole view (calabash-drain to drain), or name a namespace of "
-    "yours by -n; `kubectl auth can-i --list` says what you may",
-    Reason.API_DOWN: "see whether `kubectl cluster-info` answers; --kubeconfig and --context name another cluster",
-    Reason.NOT_FOUND: "it was deleted meanwhile; try again",
-    Reason.CONFLICT: "another client changed it meanwhile; try again",
+    Reason.NOT_PERMITTED: "give a namespace that you may read with -n, or ask an administrator for the ClusterRole view "
+    "(calabash-drain to drain); `kubectl auth can-i --list` lists your permissions",
+    Reason.API_DOWN: "check that `kubectl cluster-info` answers; --kubeconfig and --context select another cluster",
+    Reason.NOT_FOUND: "the object was deleted meanwhile; try again",
+    Reason.CONFLICT: "another client changed the object meanwhile; try again",
 }
 
 
@@ -31,9 +31,14 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select the cluster."""
     for option in (
         click.option(
-            "--context", default="", metavar="NAME", help="Context of the kubeconfig. Default: its current one."
+            "--context", default="", metavar="NAME", help="Context of the kubeconfig. Default: the current one."
         ),
-        click.option("--kubeconfig", default="", metavar="FILE", help="Default: $KUBECONFIG, else ~/.kube/config."),
+        click.option(
+            "--kubeconfig",
+            default="",
+            metavar="FILE",
+            help="Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config.",
+        ),
     ):
         command = option(command)
     return command
@@ -42,8 +47,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 def namespaces(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select namespaces."""
     for option in (
-        click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Pods of all namespaces."),
-        click.option("-n", "--namespace", default="", metavar="NAME", help="Default: the context's."),
+        click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show pods of all namespaces."),
+        click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace. Default: the context's."),
     ):
         command = option(command)
     return command
@@ -65,14 +70,16 @@ def in_users_words(error: CalabashError) -> CalabashError:
         return error
     message = output.printable(error.message)
     if error.status == 401:
-        return CalabashError(message, reason=error.reason, hint="the cluster does not know you: log in again")
+        return CalabashError(
+            message, reason=error.reason, hint="the credentials are not valid for this cluster: log in again"
+        )
     return CalabashError(message, reason=error.reason, hint=_HINTS.get(error.reason, ""))
 
 
 def checked(name: str) -> str:
     """Return the name if it is valid for a Kubernetes object or empty. Raises BAD_REQUEST if it is not."""
     if name and not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
-        raise CalabashError(f"{name!r} is no name of an object", hint="names are of a-z, 0-9, - and .")
+        raise CalabashError(f"{name!r} is not a valid name of an object", hint="names consist of a-z, 0-9, - and .")
     return name
 
 
@@ -88,7 +95,7 @@ def require(client: KubeClient, kind: Any) -> None:
     """Raise NOT_FOUND if the API server does not serve the kind."""
     if not client.serves(kind):
         raise CalabashError(
-            f"this cluster knows no {kind.name}: Calabash is not installed there",
+            f"the API server does not serve {kind.name}: Calabash is not installed in this cluster",
             reason=Reason.NOT_FOUND,
             hint=_INSTALL,
         )
@@ -148,7 +155,7 @@ def remarks(nodes: Sequence[GpuNode]) -> list[str]:
                 said = output.printable(condition.message)
                 lines.append(f"node {name} is not ready: {condition.reason}: {said}")
         if node.spec.unschedulable:
-            lines.append(f"node {name} is cordoned: no pod is given its devices")
+            lines.append(f"node {name} is cordoned: its devices are not allocated to pods")
     return lines
 
 

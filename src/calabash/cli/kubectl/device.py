@@ -1,8 +1,7 @@
 """``kubectl calabash device``: drain, undrain, test and reset single devices of nodes.
 
-The desired state of a device is written into the spec of its node's ``GpuNode``, and the node's agent carries it out: a
-drain
-as long as it stands in the spec, other orders once. With --evict, pods leave a drained device through the eviction API.
+The desired state of a device is written into the spec of its node's ``GpuNode``, and the node's agent applies it: a drain as
+long as it is in the spec, a test or reset once. With --evict, the pods on a drained device are evicted.
 """
 
 from __future__ import annotations
@@ -94,9 +93,9 @@ class DeviceDrain(Drain):
                 return said
             time.sleep(POLL_S)
         raise CalabashError(
-            f"the agent of {self._node} has not answered in {format_duration(timeout_s)}",
+            f"the agent of {self._node} has not answered within {format_duration(timeout_s)}",
             reason=Reason.TIMEOUT,
-            hint=f"does it run? `kubectl get gpunode {self._node} -o yaml` has the order in its spec, and later the outcome",
+            hint=f"check that it runs; `kubectl get gpunode {self._node} -o yaml` shows the order, and later its result",
         )
 
     def _devices(self, node: GpuNode) -> Sequence[GpuNodeDevice]:
@@ -116,7 +115,7 @@ class DeviceDrain(Drain):
             raise CalabashError(
                 f"another client undrained device {self.device.index} of {self._node}; the drain was stopped",
                 reason=Reason.CONFLICT,
-                hint="find out who ran `device undrain`, then drain it again",
+                hint="another user ran `device undrain`; drain the device again if it must stay drained",
             )
 
 
@@ -138,9 +137,7 @@ def find(node: GpuNode, name: str) -> GpuNodeDevice:
     found = found or [d for d in devices if len(name) >= _UUID_MIN and d.uuid.startswith(name)]
     if len(found) == 1:
         return found[0]
-    what = (
-        f"{len(found)} devices of {node.metadata.name} begin with" if found else f"{node.metadata.name} has no device"
-    )
+    what = f"{len(found)} devices of {node.metadata.name} match" if found else f"{node.metadata.name} has no device"
     raise CalabashError(
         f"{what} {name[:80]!r}",
         reason=Reason.NOT_FOUND,
@@ -197,7 +194,7 @@ def _rows(node: GpuNode) -> list[Row]:
 @click.argument("name", metavar="DEVICE")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, shown to other users.")
 @click.option("--evict", is_flag=True, help="Evict the pods on the device, and wait until they have ended.")
-@click.option("--timeout", default="10m", show_default=True, metavar="TIME", help="With --evict: how long to wait.")
+@click.option("--timeout", default="10m", show_default=True, metavar="TIME", help="With --evict: maximum waiting time.")
 @click.option(
     "--grace", type=click.IntRange(0, 86400), metavar="SECONDS", help="With --evict: grace period of the pods."
 )
@@ -224,15 +221,15 @@ def drain_device(
     """Drain a device: place no new pods on it until `undrain`. Its pods keep running unless --evict is given."""
     timeout_s = parse_duration_s(timeout)
     if not evict and (force or delete_emptydir_data or grace is not None):
-        raise click.UsageError("--grace, --force and --delete-emptydir-data go with --evict")
+        raise click.UsageError("--grace, --force and --delete-emptydir-data require --evict")
     if len(reason) > 256:
-        raise click.UsageError("--reason has at most 256 characters")
+        raise click.UsageError(f"--reason has {len(reason)} characters, the limit is 256")
     client, _ = kubectl_access.connect(kubeconfig, context)
     work = DeviceDrain(client, kubectl_access.checked(node), name, reason=reason, grace_s=grace)
     what = f"device {work.device.index} of {node}"
     if not evict:
         work.cordon()
-        click.echo(f"{what}: nothing new is placed on it until undrain")
+        click.echo(f"{what}: drained; no new pods are placed on it until undrain")
         return
     pods = work.pods()
     if not force:
@@ -246,12 +243,12 @@ def drain_device(
         wait_until_empty(work, what, timeout_s, line, undo=undo)
     except KeyboardInterrupt:
         line.end()
-        print_on_stderr(f"interrupted; {what} stays drained, and pods that were asked to leave do so")
-        print_on_stderr(f"hint: run it again to go on, or `kubectl calabash {undo}`")
+        print_on_stderr(f"interrupted; {what} stays drained, and evictions that were accepted continue")
+        print_on_stderr(f"hint: repeat the command to continue, or run `kubectl calabash {undo}`")
         sys.exit(130)
     finally:
         line.end()
-    click.echo(f"{what}: it is empty, and nothing is placed on it until undrain")
+    click.echo(f"{what}: drained and empty; no new pods are placed on it until undrain")
 
 
 def _order(what: str, text: str) -> click.Command:
@@ -268,6 +265,10 @@ def _order(what: str, text: str) -> click.Command:
     return ordered
 
 
-undrain = _order("undrain", "Put a device back to work, whatever took it out; it must pass a test first.")
-test = _order("test", "Try an idle device: memory, copies, a kernel with a known result. Fails when the device does.")
-reset = _order("reset", "Reset an idle device, and those that NVLink joins to it.")
+undrain = _order(
+    "undrain", "Return a device to service, whether it was drained or failed; the device must pass a test first."
+)
+test = _order(
+    "test", "Test an idle device: memory, copies and a kernel with a known result. Fails if the device fails."
+)
+reset = _order("reset", "Reset an idle device and the devices linked to it by NVLink.")

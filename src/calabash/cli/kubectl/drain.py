@@ -1,7 +1,7 @@
 """``kubectl calabash drain``: cordon a node's devices and evict the pods that hold them.
 
 The cordon is a field of the node's ``GpuNode``; pods that request no devices are not affected. Pods are evicted through the
-eviction API, so disruption budgets and grace periods are kept. The node is empty when its agent has the devices back.
+eviction API, which respects disruption budgets and grace periods. The drain ends when the agent reports all devices free.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Drain:
         # Agents may know only the name of a deleted pod.
         parts = [part for device in self._devices(node) for part in device.slices if part.pod_uid not in known]
         gone = dict.fromkeys(part.pod for part in parts)
-        return left + [Left(pod=name, why="is gone, its devices are being given back") for name in gone]
+        return left + [Left(pod=name, why="has ended, its devices are being released") for name in gone]
 
     def _devices(self, node: GpuNode) -> Sequence[GpuNodeDevice]:
         """Return the devices to empty."""
@@ -101,7 +101,7 @@ class Drain:
             raise CalabashError(
                 f"another client uncordoned the devices of {self._node}; the drain was stopped",
                 reason=Reason.CONFLICT,
-                hint="find out who ran `drain --undo`, then drain it again",
+                hint="another user ran `drain --undo`; drain the node again if it must stay cordoned",
             )
 
     def _say(self, spec: Mapping[str, object]) -> None:
@@ -119,15 +119,15 @@ class Drain:
             grace = format_duration(float(meta.deletion_grace_period_seconds or 0))
             return Left(pod=name, why=f"is ending (grace {grace})")
         if now_s - self._asked_at_s.get(meta.uid, float("-inf")) < ASK_AGAIN_S:
-            return Left(pod=name, why=self._refused.get(meta.uid, "was asked to leave"))
+            return Left(pod=name, why=self._refused.get(meta.uid, "is being evicted"))
         self._asked_at_s[meta.uid] = now_s
         answer = self._client.evict(meta.namespace, meta.name, meta.uid, grace_s=self._grace_s)
         if answer.as_ is EvictedAs.BLOCKED:
-            self._refused[meta.uid] = f"is kept: {output.printable(answer.message)}"
+            self._refused[meta.uid] = f"cannot be evicted now: {output.printable(answer.message)}"
             return Left(pod=name, why=self._refused[meta.uid])
         self._refused.pop(meta.uid, None)
         self._evicted.add(meta.uid)
-        return Left(pod=name, why="was asked to leave")
+        return Left(pod=name, why="is being evicted")
 
     def _gpu_node(self) -> GpuNode:
         from calabash.adapters.kube.objects.resources import GPU_NODE  # noqa: PLC0415
@@ -164,9 +164,9 @@ def require_no_data(pods: Sequence[Pod]) -> None:
     ]
     if local:
         raise CalabashError(
-            f"data in emptyDir volumes is lost with these pods: {_named(local)}",
+            f"the eviction of these pods deletes data in their emptyDir volumes: {_named(local)}",
             reason=Reason.CONFLICT,
-            hint="--delete-emptydir-data has them leave all the same; nothing has been changed",
+            hint="--delete-emptydir-data evicts them anyway; nothing has been changed",
         )
 
 
@@ -178,7 +178,7 @@ def require_owners(pods: Sequence[Pod]) -> None:
         raise CalabashError(
             f"these pods have no controller that recreates them: {_named(lone)}",
             reason=Reason.CONFLICT,
-            hint="--force has them leave all the same; nothing has been changed",
+            hint="--force evicts them anyway; nothing has been changed",
         )
 
 
@@ -243,14 +243,14 @@ def wait_until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLi
         except CalabashError as error:
             if error.reason is not Reason.API_DOWN or time.monotonic() >= end_s:
                 raise
-            line.show(f"{node}: {output.printable(error.message)}; asking again")
+            line.show(f"{node}: {output.printable(error.message)}; retrying")
             left = []
         if time.monotonic() >= end_s:
             raise CalabashError(
                 f"not empty after {format_duration(timeout_s)}; {progress(node, left)}",
                 reason=Reason.TIMEOUT,
-                hint=f"it stays {'drained' if undo else 'cordoned'}: run it again to go on,"
-                f" or `kubectl calabash {undo or f'drain {node} --undo'}`",
+                hint=f"it stays {'drained' if undo else 'cordoned'}: repeat the command to continue,"
+                f" or run `kubectl calabash {undo or f'drain {node} --undo'}`",
             )
         time.sleep(POLL_S)
 
@@ -259,7 +259,7 @@ def wait_until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLi
 @click.argument("node")
 @click.option("--undo", is_flag=True, help="Uncordon the node's devices.")
 @click.option(
-    "--timeout", default="10m", show_default=True, metavar="TIME", help="How long to wait until the pods have ended."
+    "--timeout", default="10m", show_default=True, metavar="TIME", help="Maximum time to wait for the pods to end."
 )
 @click.option(
     "--grace",
@@ -287,17 +287,17 @@ def drain(
 ) -> None:
     """Cordon a node's devices and evict the pods that hold them.
 
-    Other pods of the node do not notice. Disruption budgets and graces are kept. Ctrl-C and a timeout leave the node
-    cordoned; --undo ends that.
+    Other pods of the node are not affected. Disruption budgets and grace periods are respected. After Ctrl-C or a timeout
+    the node stays cordoned; --undo uncordons it.
     """
     timeout_s = parse_duration_s(timeout)
     if undo and (dry_run or force or delete_emptydir_data or grace is not None):
-        raise click.UsageError("--undo takes none of --dry-run, --force, --delete-emptydir-data and --grace")
+        raise click.UsageError("--undo cannot be combined with --dry-run, --force, --delete-emptydir-data or --grace")
     client, _ = kubectl_access.connect(kubeconfig, context)
     work = Drain(client, kubectl_access.checked(node), grace_s=grace)
     if undo:
         work.cordon(on=False)
-        click.echo(f"{node}: its devices are given to pods again")
+        click.echo(f"{node}: uncordoned; its devices are allocated to pods again")
         _print_kubernetes_cordon(client, node)
         return
     pods = work.pods()
@@ -314,13 +314,13 @@ def drain(
         wait_until_empty(work, node, timeout_s, line)
     except KeyboardInterrupt:
         line.end()
-        print_on_stderr(f"interrupted; {node} stays cordoned, and pods that were asked to leave do so")
-        print_on_stderr(f"hint: run it again to go on, or `kubectl calabash drain {node} --undo`")
+        print_on_stderr(f"interrupted; {node} stays cordoned, and evictions that were accepted continue")
+        print_on_stderr(f"hint: repeat the command to continue, or run `kubectl calabash drain {node} --undo`")
         sys.exit(130)
     finally:
         line.end()
-    left = "1 pod has left" if work.evicted == 1 else f"{work.evicted} pods have left"
-    click.echo(f"{node}: {left}; its devices are free, and no pod is given any until --undo")
+    left = "1 pod evicted" if work.evicted == 1 else f"{work.evicted} pods evicted"
+    click.echo(f"{node}: {left}; its devices are free, and are not allocated to pods until --undo")
 
 
 def _row(pod: Pod, grace: int | None) -> Row:
@@ -343,4 +343,4 @@ def _print_kubernetes_cordon(client: KubeClient, name: str) -> None:
     except CalabashError:
         return
     if found is not None and found.spec.unschedulable:
-        click.echo(f"hint: Kubernetes itself gives it no pods: kubectl uncordon {name}", err=True)
+        click.echo(f"hint: the node is also cordoned in Kubernetes: kubectl uncordon {name}", err=True)

@@ -71,7 +71,7 @@ PS_COLUMNS = (
 @kubectl_access.options
 @output.option
 def ps(*, namespace: str, everywhere: bool, kubeconfig: str, context: str, fmt: str) -> None:
-    """List pods that request devices, with the devices that they hold or the reason of waiting."""
+    """List pods that request devices, with their devices or the reason why they wait."""
     client, own = kubectl_access.connect(kubeconfig, context)
     held = held_by_pod(kubectl_access.gpu_nodes(client))
     where = "" if everywhere else kubectl_access.checked(namespace) or own
@@ -137,11 +137,11 @@ _LEAVES = ("Moved", "Preempt", "Reclaim")
 
 @cli.command()
 @click.argument("pod", metavar="POD")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Default: the context's.")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace. Default: the context's.")
 @kubectl_access.options
 @output.option
 def why(*, pod: str, namespace: str, kubeconfig: str, context: str, fmt: str) -> None:
-    """Explain why a pod waits, with numbers and what would have to change, or where it was placed."""
+    """Explain why a pod waits, with numbers and possible remedies, or show where it was placed."""
     from calabash.adapters.kube.objects.core import POD  # noqa: PLC0415
 
     client, own = kubectl_access.connect(kubeconfig, context)
@@ -151,7 +151,7 @@ def why(*, pod: str, namespace: str, kubeconfig: str, context: str, fmt: str) ->
         raise CalabashError(
             f"no pod {pod} in namespace {where}",
             reason=Reason.NOT_FOUND,
-            hint="`kubectl calabash ps -A` lists the pods that request devices; -n names a namespace",
+            hint="`kubectl calabash ps -A` lists the pods that request devices; -n selects a namespace",
         )
     held = held_by_pod(kubectl_access.gpu_nodes(client)).get(found.metadata.uid, [])
     body = {**row(found, held), "lines": [*_explained(found), *_asked_to_leave(client, found)]}
@@ -169,7 +169,7 @@ def _explained(pod: Pod) -> list[str]:
     lines = [condition.message] if condition is not None and condition.message else []
     gates = [gate.name for gate in pod.spec.scheduling_gates]
     if gates:
-        lines.append(f"it is held by {', '.join(gates)}")
+        lines.append(f"waits at scheduling gate {', '.join(gates)}")
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.waiting
         if waiting is not None and waiting.message:

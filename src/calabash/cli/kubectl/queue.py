@@ -39,14 +39,14 @@ COLUMNS = (
 )
 WAITING_COLUMNS = (
     Column(title="QUEUE", text=lambda r: dash(r["queue"])),
-    Column(title="TURN", text=lambda r: str(r["turn"]), right=True),
-    Column(title="WAITING", text=lambda r: f"{r['namespace']}/{r['pod']}"),
+    Column(title="POSITION", text=lambda r: str(r["turn"]), right=True),
+    Column(title="POD", text=lambda r: f"{r['namespace']}/{r['pod']}"),
     Column(title="PRIORITY", text=lambda r: str(r["priority"]), right=True),
     Column(title="GANG", text=lambda r: dash(r["gang"])),
-    Column(title="ASKED", text=lambda r: amounts(r["asked"])),
+    Column(title="REQUEST", text=lambda r: amounts(r["asked"])),
     Column(title="AGE", text=lambda r: format_duration(r["age_s"]), right=True),
     REASON,
-    Column(title="WHY", text=lambda r: dash(r["message"]), wide=True),
+    Column(title="MESSAGE", text=lambda r: dash(r["message"]), wide=True),
 )
 
 
@@ -192,10 +192,11 @@ def below(made: Sequence[Row], name: str) -> list[Row]:
 @kubectl_access.options
 @output.option
 def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
-    """Show queues: what they deserve, have and borrow (in devices), and who waits in which order and why.
+    """Show queues with their deserved, allocated and borrowed devices, and their waiting pods in order with reasons.
 
-    With a NAME that queue and those below it, and all that waits there. TURN is the order within a queue: higher priority
-    first, then the namespace that holds least of it, then who waits longest; who does not fit is passed over.
+    With NAME, show this queue, the queues below it, and all their waiting pods. POSITION is the order in which a queue serves
+    pods: by priority, highest first; then the namespace with the fewest devices of the queue; then the longest waiting pod.
+    Pods that do not fit are skipped.
     """
     kubectl_access.checked(name)
     client, _ = kubectl_access.connect(kubeconfig, context)
@@ -212,7 +213,7 @@ def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
     if fmt == "name":
         return
     if found is None:
-        click.echo("who waits is for those to see who may list pods of all namespaces")
+        click.echo("waiting pods are not shown: you may not list pods of all namespaces")
     _print_waiting(waiting, len(waiting) if name else _SHOWN, wide=fmt == "wide")
 
 
@@ -241,4 +242,4 @@ def _print_waiting(waiting: Sequence[Row], shown: int, *, wide: bool) -> None:
     columns = [c for c in WAITING_COLUMNS if wide or not c.wide]
     click.echo("\n" + table(columns, waiting[:shown], 0 if wide else terminal_width()))
     if len(waiting) > shown:
-        click.echo(f"… and {len(waiting) - shown} more; `kubectl calabash queue NAME` shows all of a queue")
+        click.echo(f"… and {len(waiting) - shown} more; `kubectl calabash queue NAME` shows all pods of a queue")

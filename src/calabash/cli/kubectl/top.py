@@ -37,9 +37,9 @@ SLICE_COLUMNS = (
     *SHARE,
 )
 WAITING_COLUMNS = (
-    Column(title="WAITING", text=lambda r: f"{r['namespace']}/{r['pod']}"),
+    Column(title="PENDING", text=lambda r: f"{r['namespace']}/{r['pod']}"),
     Column(title="QUEUE", text=lambda r: dash(r["queue"])),
-    Column(title="ASKED", text=lambda r: amounts(r["asked"])),
+    Column(title="REQUEST", text=lambda r: amounts(r["asked"])),
     Column(title="AGE", text=lambda r: format_duration(r["age_s"]), right=True),
     REASON,
 )
@@ -53,9 +53,9 @@ def _group_columns(by: str) -> tuple[Column, ...]:
     return (
         Column(title=by.upper(), text=lambda r: dash(r["name"])),
         Column(title="SLICES", text=lambda r: str(r["slices"]), right=True),
-        Column(title="ASKED", text=_percent("core_percent"), right=True),
-        Column(title="GOT", text=_percent("core_used_percent"), right=True),
-        Column(title="CAP", text=lambda r: format_mib(r["memory_mib"]), right=True),
+        Column(title="SHARE", text=_percent("core_percent"), right=True),
+        Column(title="SHARE USED", text=_percent("core_used_percent"), right=True),
+        Column(title="MEMORY LIMIT", text=lambda r: format_mib(r["memory_mib"]), right=True),
         USED,
         Column(title="WAITING", text=lambda r: str(r["waiting"]), right=True),
     )
@@ -98,7 +98,7 @@ def no_such_node(name: str) -> CalabashError:
     return CalabashError(
         f"no agent reports a node {name}",
         reason=Reason.NOT_FOUND,
-        hint="list nodes with devices by `kubectl calabash smi`",
+        hint="list nodes with devices with `kubectl calabash smi`",
     )
 
 
@@ -217,10 +217,12 @@ def screen(found: Reading, by: str = "", width: int = 0, *, wide: bool = False) 
 
 @click.command()
 @kubectl_access.namespaces
-@click.option("--node", default="", metavar="NAME", help="Devices and slices of one node.")
-@click.option("--queue", default="", metavar="NAME", help="Slices and waiting pods of one queue, of all namespaces.")
+@click.option("--node", default="", metavar="NAME", help="Show only devices and slices of this node.")
 @click.option(
-    "--by", type=click.Choice(GROUPS), help="Sums by node, by namespace (the tenants of a cluster), by queue."
+    "--queue", default="", metavar="NAME", help="Show only slices and waiting pods of this queue, in all namespaces."
+)
+@click.option(
+    "--by", type=click.Choice(GROUPS), help="Show sums by node, by namespace (a tenant of the cluster) or by queue."
 )
 @click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--interval", default=_EVERY, show_default=True, metavar="TIME", help="Interval of --watch.")
@@ -239,19 +241,19 @@ def top(
     context: str,
     fmt: str,
 ) -> None:
-    """Show what was given of devices and what is used of it, and who waits.
+    """Show devices, slices with their allocated and used shares, and waiting pods.
 
-    Devices are those of all nodes, slices and waiting pods those of a namespace. What is used is told by each node's agent in
-    steps of a tenth of a device, and is up to 15 seconds old.
+    Shows the devices of all nodes, and the slices and waiting pods of one namespace, or with -A of all. Usage is reported by
+    the agent of each node in steps of a tenth of a device, and is up to 15 seconds old.
     """
     pause_s = max(1.0, parse_duration_s(interval))
     client, own = kubectl_access.connect(kubeconfig, context)
     if everywhere and namespace:
-        raise click.UsageError("-n names a namespace and -A means all of them: leave one of them out")
+        raise click.UsageError("-n NAMESPACE and -A exclude each other: give one of them")
     where = kubectl_access.checked(namespace) or ("" if everywhere or queue else own)
     chosen = Chosen(namespace=where, queue=kubectl_access.checked(queue), node=kubectl_access.checked(node))
     if fmt in ("json", "yaml", "name") and watch:
-        raise click.UsageError(f"--watch draws on a terminal: with -o {fmt} ask again instead")
+        raise click.UsageError(f"--watch cannot be used with -o {fmt}: repeat the command instead")
     if fmt in ("json", "yaml"):
         click.echo(output.document("Top", _body(read(client, chosen), by or ""), fmt))
     elif fmt == "name":
@@ -278,7 +280,7 @@ def _frames(client: KubeClient, chosen: Chosen, by: str, *, wide: bool) -> Calla
         except CalabashError as error:
             if not last or error.reason is not Reason.API_DOWN:
                 raise
-            return f"{last}\n\nas it was; now: {output.printable(error.message)}"
+            return f"{last}\n\nlast state shown; now: {output.printable(error.message)}"
         return last
 
     return frame

@@ -17,13 +17,16 @@ from calabash.platform.home.backup import create_backup, restore_pool
 from calabash.platform.home.directory import DATABASE_FILE
 
 DATABASE = click.option(
-    "--db", metavar="URL", default="", help="The database, as `calabash up --db` has it. - reads it."
+    "--db",
+    metavar="URL",
+    default="",
+    help="URL of the database, as for `calabash up --db`; -: read it from stdin.",
 )
 
 
 @click.group()
 def backup() -> None:
-    """Write the pool's database to a file: journal, tenants, digests of tokens, usage, invoices, audit log."""
+    """Back up the pool's database: journal, tenants, digests of tokens, usage, invoices, audit log."""
 
 
 @backup.command()
@@ -39,15 +42,15 @@ def create(file: Path, db: str) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @DATABASE
 def restore(file: Path, db: str) -> None:
-    """Replace the pool's database by a backup; the pool must be down."""
+    """Replace the pool's database by a backup. The pool must be stopped."""
     key = home() / KEY_FILE
     had_key = key.exists()
     facts, wrong = restore_pool(home(), _url(db, running=False), file, by=user_name(os.getuid()))
     click.echo(f"restored {facts.rows} rows of {datetime.fromtimestamp(facts.written_at, UTC):%Y-%m-%dT%H:%M:%SZ}")
     if wrong:
-        click.echo(f"warning: the audit log: {wrong}", err=True)
+        click.echo(f"warning: the audit log cannot be verified: {wrong}", err=True)
         if not had_key:
-            click.echo(f"hint: {key} was not there: put the old pool's there, and restore again", err=True)
+            click.echo(f"hint: {key} is missing: copy it from the backed-up pool, and restore again", err=True)
         sys.exit(1)
 
 
@@ -63,6 +66,6 @@ def _url(given: str, *, running: bool = True) -> str:
             used = ""
         if used and not used.startswith("sqlite"):
             raise CalabashError(
-                f"the pool keeps its journal in {used}", reason=Reason.BAD_REQUEST, hint="name it with --db"
+                f"the pool's database is {used}, not a file", reason=Reason.BAD_REQUEST, hint="give its URL with --db"
             )
     return f"sqlite:///{own_file(DATABASE_FILE) if running else home() / DATABASE_FILE}"

@@ -24,7 +24,7 @@ COLUMNS = (
     Column(title="MODEL", text=lambda r: r["model"]),
     Column(title="HEALTH", text=lambda r: r["health"]),
     Column(title="MODE", text=lambda r: dash(r.get("mode"))),
-    Column(title="HELD BY", text=lambda r: str(len(r.get("allocations", []))), right=True),
+    Column(title="ALLOCATIONS", text=lambda r: str(len(r.get("allocations", []))), right=True),
     Column(title="TEMP", text=lambda r: f"{r.get('temperature_c', 0)}C", right=True, wide=True),
     Column(title="UUID", text=lambda r: r["uuid"]),
     Column(title="CAUSE", text=lambda r: dash(r.get("cause"))),
@@ -69,7 +69,7 @@ def show(identifier: str, fmt: str) -> None:
 )
 @output.option
 def drain(identifier: str, reason: str, evict: bool, grace: str, fmt: str) -> None:
-    """Drain a device until `undrain`, also over restarts. Its programs keep running unless --evict is given."""
+    """Drain a device until `undrain`, also over restarts of the pool. Programs on it keep running unless --evict is given."""
     body = {"reason": reason, "evict": evict, "grace_s": parse_duration_s(grace)}
     _print(client().post(_path(identifier, "drain"), body), fmt)
 
@@ -78,7 +78,7 @@ def drain(identifier: str, reason: str, evict: bool, grace: str, fmt: str) -> No
 @click.argument("identifier", metavar="ID")
 @output.option
 def undrain(identifier: str, fmt: str) -> None:
-    """Return a device to service, whatever took it out; it must pass a test first."""
+    """Return a device to service, whether it was drained or failed; the device must pass a test first."""
     _print(client().post(_path(identifier, "undrain")), fmt)
 
 
@@ -96,22 +96,20 @@ def mode(identifier: str, mode: str, fmt: str) -> None:
 
 @device.command("set")
 @click.argument("identifier", metavar="ID")
-@click.option("--replicas", metavar="N|auto", help="Most tenants in mode timeslice.")
-@click.option(
-    "--interval", metavar="LENGTH", help="Length of time windows: default, short, medium, long, or auto for the pool's."
-)
+@click.option("--replicas", metavar="N|auto", help="Maximum number of tenants in mode timeslice.")
+@click.option("--interval", metavar="LENGTH", help="Length of time windows: default, short, medium, long or auto.")
 @click.option("--spill", metavar="on|off|auto", help="Allow slices to spill memory to the host.")
 @output.option
 def set_card(identifier: str, replicas: str | None, interval: str | None, spill: str | None, fmt: str) -> None:
-    """Set sharing parameters of one device that differ from the pool's; running programs are not affected.
+    """Override the pool's sharing parameters for one device. Running programs are not affected.
 
-    auto: as in the pool's settings. The parameters stand until they are set again, also after a restart.
+    The value auto restores the pool's setting. Overrides remain in force after a restart of the pool.
     """
     count = _replicas(replicas) if replicas is not None else None
     wanted = {"replicas": count, "interval": interval, "spill": spill}
     body = {name: value for name, value in wanted.items() if value is not None}
     if not body:
-        raise CalabashError("nothing is to be set", hint="say --replicas, --interval or --spill")
+        raise CalabashError("no parameter was given", hint="give --replicas, --interval or --spill")
     _print(client().post(_path(identifier, "settings"), body), fmt)
 
 
@@ -119,7 +117,7 @@ def _replicas(text: str) -> int:
     if text == "auto":
         return 0
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= REPLICAS_MAX:
-        raise CalabashError(f"replicas {text[:32]!r} is not usable", hint=f"1 to {REPLICAS_MAX}, or auto")
+        raise CalabashError(f"--replicas {text[:32]!r} is out of range", hint=f"give 1 to {REPLICAS_MAX}, or auto")
     return int(text)
 
 
@@ -127,9 +125,9 @@ def _replicas(text: str) -> int:
 @click.argument("identifier", metavar="ID")
 @output.option
 def test(identifier: str, fmt: str) -> None:
-    """Test an idle device: memory, copies, a kernel with a known result; compare with the device's best times.
+    """Test an idle device: memory, copies and a kernel with a known result; compare times with the device's best ones.
 
-    Fails if the device fails the test; the state of the device is updated.
+    Exits with status 1 if the device fails the test. The health of the device is updated.
     """
     body = client().post(_path(identifier, "test"), timeout_s=TEST_S)
     if fmt in ("json", "yaml"):
@@ -147,7 +145,7 @@ def test(identifier: str, fmt: str) -> None:
 @click.argument("identifier", metavar="ID")
 @output.option
 def reset(identifier: str, fmt: str) -> None:
-    """Reset an idle device and the devices joined to it by NVLink; unhealthy ones return to service after a test."""
+    """Reset an idle device and the devices linked to it by NVLink; unhealthy devices return to service after a test."""
     _print(client().post(_path(identifier, "reset"), timeout_s=RESET_S), fmt)
 
 
@@ -166,29 +164,29 @@ def _print(body: Any, fmt: str) -> None:
 def _shared(card: Any) -> str:
     """Return the sharing parameters of the device as text."""
     interval = f", interval {card['interval']}" if card["interval"] else ""
-    spill = f"up to {format_mib(card['spill_mib'])} of host memory" if card["spill_mib"] else "not allowed"
-    return f"in turns for {card['replicas']} tenants{interval}; memory beyond it {spill}"
+    spill = f"at most {format_mib(card['spill_mib'])} of host memory" if card["spill_mib"] else "not allowed"
+    return f"timeslice: at most {card['replicas']} tenants{interval}; spilled memory: {spill}"
 
 
 def _lines(body: Any) -> list[str]:
     card = body["device"]
     since = f" since {format_duration(max(0.0, time.time() - body['since']))}" if body["since"] else ""
     cause = f": {card['cause']}" if card["cause"] else ""
-    given = f"{format_mib(card['memory_allocated_mib'])} of {format_mib(card['memory_mib'])} given out"
+    given = f"{format_mib(card['memory_allocated_mib'])} of {format_mib(card['memory_mib'])} allocated"
     mode = f" in mode {card['mode']}" if card["mode"] else ""
-    mode += f", kept in mode {card['pinned']}" if card["pinned"] else ""
+    mode += f", pinned to mode {card['pinned']}" if card["pinned"] else ""
     lines = [
         f"GPU {card['index']} {card['model']} {card['uuid']}",
         f"health {card['health']}{since}{cause}",
         f"memory {given}, {format_mib(card['memory_used_mib'])} used; {card['temperature_c']} C, {card['power_w']:.0f} W",
-        f"held by {', '.join(card['allocations']) or 'nobody'}{mode}",
+        f"allocations {', '.join(card['allocations']) or 'none'}{mode}",
     ]
     lines.append(_shared(card))
     if body["needs"]:
         lines.append(f"needs {body['needs']}")
     if body["evict_at"]:
-        lines.append(f"its processes are ended in {format_duration(max(0.0, body['evict_at'] - time.time()))}")
-    lines += [f"part {part['name']} {part['health']}" for part in body["parts"]]
+        lines.append(f"processes are ended in {format_duration(max(0.0, body['evict_at'] - time.time()))}")
+    lines += [f"partition {part['name']} {part['health']}" for part in body["parts"]]
     lines += [f"test {name} {value:.0f} us" for name, value in sorted(body["figures"].items())]
     lines += unmanaged_lines([card])
     for entry in body["history"]:

@@ -81,7 +81,7 @@ def _driver() -> Iterator[Finding]:
             check="driver",
             result="warn",
             text="no NVIDIA driver on this machine",
-            hint=f"simulated cards work without one: {_simulated_cards()}",
+            hint=f"simulated devices work without a driver: {_simulated_cards()}",
         )
     else:
         yield Finding(check="driver", result="ok", text="libcuda.so.1 loads")
@@ -97,8 +97,8 @@ def _coherence() -> Iterator[Finding]:
         yield Finding(
             check="coherence",
             result="warn",
-            text=f"the memory of {len(nodes)} cards is memory of the host too (NUMA nodes {', '.join(map(str, nodes))}):"
-            " what programs place there without CUDA is held to no limit",
+            text=f"the memory of {len(nodes)} cards is also host memory (NUMA nodes {', '.join(map(str, nodes))}):"
+            " memory that programs allocate there without CUDA is not limited",
             hint="where tenants share these cards, load the driver with NVreg_CoherentGPUMemoryMode=driver",
         )
 
@@ -112,7 +112,7 @@ def _simulated_node() -> str:
 
 
 def _simulated_cards() -> str:
-    """Return the next command towards simulated devices."""
+    """Return the command that starts the pool on a simulated node, or creates one if there is none."""
     from calabash.adapters.gpu import sim as nodes  # noqa: PLC0415
 
     there = nodes.list_nodes(home())
@@ -152,7 +152,7 @@ def _other_users() -> Iterator[Finding]:
         yield Finding(
             check=f"other users: {attempt.subject}",
             result="warn" if attempt.wrong else "ok",
-            text=f"they cannot use it: {attempt.wrong}" if attempt.wrong else "they can use it",
+            text=f"other users cannot use it: {attempt.wrong}" if attempt.wrong else "other users can use it",
             hint=attempt.hint,
         )
 
@@ -164,7 +164,7 @@ def membership(status: Mapping[str, Any]) -> Finding:
         check="membership",
         result="ok" if kernel else "warn",
         text=f"serves {status['serves']}: {MEMBERSHIP.get(status['membership'], status['membership'])}",
-        hint="" if kernel else "to serve others too, run it as root, or give it a control group that it may write to",
+        hint="" if kernel else "to serve other users, run the pool as root or in a control group that it may write to",
     )
 
 
@@ -181,9 +181,9 @@ def _pool() -> Iterator[Finding]:
     yield Finding(
         check="arbiter",
         result="ok" if alive else "fail",
-        text=f"pid {arbiter}" if alive else "the share arbiter is not running; last limits stay in force",
-        hint="" if alive else "see pool.log in the home",
+        text=f"pid {arbiter}" if alive else "the share arbiter is not running; the last limits remain in force",
+        hint="" if alive else "see pool.log in the pool's home",
     )
-    sick = [d for d in client().get("/v1/devices")["items"] if d["health"] != "healthy"]
-    for device in sick:
+    unhealthy = [d for d in client().get("/v1/devices")["items"] if d["health"] != "healthy"]
+    for device in unhealthy:
         yield Finding(check=f"gpu {device['index']}", result="fail", text=f"{device['model']} is {device['health']}")

@@ -1,8 +1,7 @@
 """Checks of ``calabash doctor``, as root, that other users can use the pool.
 
-The steps are tried as ``nobody``, which owns nothing, so that they succeed only with permissions of all users. A failed
-step is
-explained by the first component of a path whose mode excludes other users.
+The checks run as the user ``nobody``, which owns nothing, so that they pass only if all users have the permissions. A failed
+check names the first component of the path whose mode excludes other users.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _LEFT_OUT = "cannot be preloaded"  # said by the dynamic loader, which then runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Result for a thing that another user needs (command, shim, socket): the obstacle, "" if there is none, and its remedy."""
+    """Result of a check for the command, the shim or the socket: the obstacle, "" if there is none, and its remedy."""
 
     subject: str
     wrong: str = ""
@@ -55,7 +54,7 @@ def _attempt(subject: str, wrong: str, barrier: Barrier | None, *, also: str = "
     if not wrong:
         return Attempt(subject=subject)
     if barrier is None:
-        return Attempt(subject=subject, wrong=wrong, hint="try it as another user")
+        return Attempt(subject=subject, wrong=wrong, hint="run `calabash doctor` as another user")
     return Attempt(subject=subject, wrong=str(barrier), hint=barrier.command + also)
 
 
@@ -77,9 +76,7 @@ def _another_python(interpreter: Path, barrier: Barrier | None) -> str:
     environment = interpreter.parent.parent
     if barrier is None or environment.name != ".venv" or _barrier((environment, False)):
         return ""
-    return (
-        f", or `rm -r {environment}` and `make setup`, which takes a Python that other users can run where there is one"
-    )
+    return f", or `rm -r {environment}` and `make setup`, which prefers a Python that other users can run"
 
 
 def _barrier(file: tuple[Path, bool]) -> Barrier | None:

@@ -17,20 +17,29 @@ _TOKEN_BYTES_MIN, _TOKEN_BYTES_MAX = 16, 4096
 
 
 @click.command()
-@click.option("--listen", default="127.0.0.1:9435", show_default=True, metavar="HOST:PORT", help=":PORT is everywhere.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:9435",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address to listen on; :PORT listens on all addresses.",
+)
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Who reads must show the token in this file (Prometheus: authorization.credentials_file).",
+    help="File with the token that clients must present (Prometheus: authorization.credentials_file).",
 )
 @click.option(
-    "--open", "open_", is_flag=True, help="Every client that reaches the port may read; metrics name tenants and users."
+    "--open", "open_", is_flag=True, help="Serve every client without a token; metrics name tenants and users."
 )
 @click.option(
-    "--compatible", type=click.Choice(["dcgm", "hami"]), multiple=True, help="Names of others beside our own."
+    "--compatible",
+    type=click.Choice(["dcgm", "hami"]),
+    multiple=True,
+    help="Serve metrics also under the names of this exporter.",
 )
 @click.option("--certificate", type=click.Path(path_type=Path, dir_okay=False), help="Serve TLS with this certificate.")
-@click.option("--key", type=click.Path(path_type=Path, dir_okay=False), help="Its key.")
+@click.option("--key", type=click.Path(path_type=Path, dir_okay=False), help="Private key of the certificate.")
 def exporter(
     *,
     listen: str,
@@ -51,9 +60,9 @@ def exporter(
 
     if token_file is None and not open_:
         raise CalabashError(
-            "metrics name tenants and users: who may read them is not said",
+            "neither --token-file nor --open is given, and metrics name tenants and users",
             reason=Reason.BAD_REQUEST,
-            hint="give --token-file FILE for readers that show it, or --open for every client that reaches the port",
+            hint="give --token-file FILE to require a token, or --open to serve every client that reaches the port",
         )
     everywhere = "0.0.0.0"  # noqa: S104 - asked for as :PORT
     address = parse_address(f"{everywhere}{listen}" if listen.startswith(":") else listen)
@@ -73,13 +82,13 @@ def exporter(
 
 @click.group()
 def dashboards() -> None:
-    """Dashboards for Grafana and alert rules for Prometheus, over the exporter's metrics."""
+    """Write dashboards for Grafana and alert rules for Prometheus that use the exporter's metrics."""
 
 
 @dashboards.command("export")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 def export(directory: Path) -> None:
-    """Write them into DIRECTORY: a JSON file for each dashboard, alerts.yaml, and cluster-alerts.yaml for a cluster."""
+    """Write a JSON file for each dashboard, alerts.yaml and, for clusters, cluster-alerts.yaml into DIRECTORY."""
     import json  # noqa: PLC0415
 
     import yaml  # noqa: PLC0415
@@ -102,7 +111,7 @@ def export(directory: Path) -> None:
         raise CalabashError(
             f"{directory} cannot be written: {error.strerror or error}",
             reason=file_reason(error),
-            hint="choose another",
+            hint="choose another directory",
         ) from None
 
 
@@ -114,9 +123,9 @@ def _token(path: Path) -> str:
         raise CalabashError(f"{path} cannot be read: {error.strerror or error}", reason=file_reason(error)) from None
     if not _TOKEN_BYTES_MIN <= len(found) <= _TOKEN_BYTES_MAX or not found.isascii() or b" " in found:
         raise CalabashError(
-            f"{path} has no token: one line of {_TOKEN_BYTES_MIN} to {_TOKEN_BYTES_MAX} letters and digits is one",
+            f"{path} has no token, which is one line of {_TOKEN_BYTES_MIN} to {_TOKEN_BYTES_MAX} letters and digits",
             reason=Reason.BAD_FILE,
-            hint=f"(umask 077; openssl rand -hex 32 > {path})",
+            hint=f"create one: (umask 077; openssl rand -hex 32 > {path})",
         )
     return found.decode()
 
@@ -126,7 +135,7 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
     if certificate is None:
         if key is not None:
-            raise CalabashError("--key without --certificate", reason=Reason.BAD_REQUEST, hint="give both")
+            raise CalabashError("--key is given without --certificate", reason=Reason.BAD_REQUEST, hint="give both")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -136,6 +145,6 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
         raise CalabashError(
             f"{certificate} cannot be served: {cause(error)}",
             reason=Reason.BAD_FILE,
-            hint="PEM files: --certificate, --key",
+            hint="--certificate and --key are files in PEM format",
         ) from None
     return context

@@ -15,7 +15,7 @@ from calabash.cli.output import Column, command_line, dash
 from calabash.cli.pool.view import age
 from calabash.cli.run import options as run_options
 
-_UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")  # what would steer a terminal
+_UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")  # control characters, which a terminal would interpret
 
 COLUMNS = (
     Column(title="ID", text=lambda r: r["id"]),
@@ -33,7 +33,7 @@ COLUMNS = (
 
 @click.group()
 def job() -> None:
-    """Have the pool run commands, and see what they said."""
+    """Run commands as jobs of the pool, and show their output."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,14 +46,16 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @job.command("start", context_settings={"allow_interspersed_args": False})
 @_options
-@click.option("--directory", default="", metavar="PATH", help="Where it begins. Default: the account's home.")
+@click.option(
+    "--directory", default="", metavar="PATH", help="Working directory. Default: the home directory of the account."
+)
 @output.option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def start(command: tuple[str, ...], directory: str, fmt: str, **given: Any) -> None:
-    """Have the pool run COMMAND on a slice, and print the job's name.
+    """Start COMMAND as a job on a slice, and print the job's ID.
 
-    It runs as your account of the pool's machine, without a terminal and without this environment, and waits for its slice
-    for a week unless --wait says otherwise. No shell reads it.
+    The job runs with your account on the pool's machine, without a terminal and without the variables of this environment.
+    It waits up to a week for its slice, or as long as --wait gives. The command is not interpreted by a shell.
 
     \b
     calabash job start --memory 8GiB --cores 30 -- python3 train.py
@@ -78,7 +80,7 @@ def list_jobs(fmt: str) -> None:
 @click.argument("name")
 @output.option
 def show(name: str, fmt: str) -> None:
-    """Show a job and the last 64 KiB that it said."""
+    """Show a job and the last 64 KiB of its output."""
     found = client().get(f"/v1/jobs/{quoted(name)}")
     output.emit("JobList", [found["job"]], COLUMNS, fmt)
     if fmt not in ("table", "wide"):
@@ -87,13 +89,13 @@ def show(name: str, fmt: str) -> None:
     if told["message"]:
         click.echo(f"{told['reason'] or told['state']}: {told['message']}")
     if found["output_bytes_before"]:
-        click.echo(f"({found['output_bytes_before']} bytes before this are not kept)")
+        click.echo(f"({found['output_bytes_before']} earlier bytes of output were discarded)")
     click.echo(_UNSEEN.sub("�", found["output"]), nl=not found["output"].endswith("\n"))
 
 
 @job.command("stop")
 @click.argument("name")
 def stop(name: str) -> None:
-    """Stop a job: SIGTERM, and SIGKILL five seconds later. One that is over is forgotten."""
+    """Stop a job with SIGTERM, and with SIGKILL five seconds later. A job that has ended is deleted from the list."""
     stopped = client().delete(f"/v1/jobs/{quoted(name)}")
     click.echo(f"{stopped['id']} {stopped['state']}")

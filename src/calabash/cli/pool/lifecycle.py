@@ -18,6 +18,7 @@ from calabash.adapters.pool.client import ApiClient
 from calabash.cli import output
 from calabash.cli.home import client, home, own_client, uses_system_pool
 from calabash.cli.pool.login import login_link as link
+from calabash.cli.renamed import CommandWithRenamedOptions
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
 
@@ -25,43 +26,47 @@ NO_PROGRESS_S = 120.0  # the first step is reported when all modules are loaded,
 SAID_AFTER_S = 3.0
 _STEP = re.compile(r'event=starting step="?([^"\n]*)')
 DAEMON = "calabash.pool.daemon"
-INHERITED = (*DATABASE, *AUTHORITIES, *LIBRARIES, *PACKAGES)  # what the daemon and its children read
-# How the pool knows which processes belong to an allocation.
+INHERITED = (*DATABASE, *AUTHORITIES, *LIBRARIES, *PACKAGES)  # environment variables for the daemon and its children
+# How the pool assigns processes to allocations.
 MEMBERSHIP = {
-    "kernel": "the kernel knows who belongs to a slice (control groups)",
-    "lease": "who belongs to a slice is known by a lock that its programs hold",
+    "kernel": "processes are assigned to slices by control groups",
+    "lease": "processes are assigned to slices by a lock that they hold",
 }
 
 
-@click.command()
+@click.command(cls=CommandWithRenamedOptions, renamed={"--strangers": "--unmanaged"})
 @click.option("--sim", metavar="NAME", help="Use a simulated node (see `calabash sim create`).")
-@click.option("--db", metavar="URL", help="Journal: sqlite:///path or postgresql://...; default: a file in the home.")
 @click.option(
-    "--strangers",
+    "--db", metavar="URL", help="Database, sqlite:///path or postgresql://...; default: a file in the pool's home."
+)
+@click.option(
+    "--unmanaged",
     "on_unmanaged",
     type=click.Choice(["tell", "drain", "kill"]),
     default="tell",
     show_default=True,
-    help="What happens to processes that are on a card without a slice: told of, the card drained, or killed.",
+    help="Policy for processes that use a device without a slice: report them, also drain the device, or kill them.",
 )
 @click.option(
     "--console",
     metavar="HOST:PORT",
     default="default",
     envvar="CALABASH_CONSOLE",
-    help="Where to serve the console and the API, or off. Default: as pool.toml says, else 127.0.0.1:7432.",
+    help="Address of the console and the API, or off. Default: the address in pool.toml, else 127.0.0.1:7432.",
 )
-@click.option("--insecure", is_flag=True, help="Serve them without TLS where other machines can reach them.")
-@click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
+@click.option(
+    "--insecure", is_flag=True, help="Allow an address that other machines can reach to be served without TLS."
+)
+@click.option("--foreground", is_flag=True, help="Run in the foreground, attached to the terminal.")
 def up(*, sim: str | None, db: str | None, on_unmanaged: str, console: str, insecure: bool, foreground: bool) -> None:
-    """Start the pool of this machine, with its real cards or with a simulated node."""
+    """Start the pool of this machine, with its real devices or with a simulated node."""
     directory = home()
     _check(directory, sim, console)
     if not sim and uses_system_pool():
         click.echo(
-            "warning: root's pool serves the devices of this machine; this one is a second pool of them", err=True
+            "warning: root's pool already serves the devices of this machine; this is a second pool for them", err=True
         )
-    words = ["--home", str(directory), "--strangers", on_unmanaged, "--console", console]
+    words = ["--home", str(directory), "--unmanaged", on_unmanaged, "--console", console]
     words += ["--insecure"] if insecure else []
     words += ["--sim", sim] if sim else []
     url = _absolute(db) if db else ""
@@ -95,11 +100,11 @@ def up(*, sim: str | None, db: str | None, on_unmanaged: str, console: str, inse
     if status["console"]:
         click.echo(f"console: {_login_link(pool, status['console'])}")
     elif status["console_failure"]:
-        click.echo(f"no console: {status['console_failure']}; try --console HOST:PORT with another port, or off")
+        click.echo(f"no console: {status['console_failure']}; give another port with --console HOST:PORT, or off")
 
 
 def _check(directory: Path, sim: str | None, console: str) -> None:
-    """Raise CalabashError for what a start of several seconds would fail for: options, and a disk that is full."""
+    """Check the options and the free disk space, before the start, which takes seconds. Raises CalabashError."""
     from calabash.platform.home.directory import require_own, require_room  # noqa: PLC0415 - slow to import, and only here
 
     if os.path.lexists(directory):
@@ -135,7 +140,7 @@ def _login_link(pool: ApiClient, console: str) -> str:
 
 @click.command("login-link")
 def login_link() -> None:
-    """Print a link that logs you in to the console, once, within ten minutes."""
+    """Print a link that logs you in to the console. It works once, within ten minutes."""
     pool = client()
     status = pool.get("/v1/status")
     if not status["console"]:
@@ -198,7 +203,7 @@ def _with_what_runs(error: CalabashError) -> CalabashError:
     except CalabashError:
         return error
     return CalabashError(
-        f"a pool runs already at {status['home']}, pid {status['pid']}, on {served_node(status)}",
+        f"a pool already runs at {status['home']}, pid {status['pid']}, on {served_node(status)}",
         reason=error.reason,
         hint=error.hint,
     )
@@ -228,9 +233,9 @@ def _failure(log: Path, start: int, code: int) -> CalabashError:
 
 
 @click.command()
-@click.option("--force", is_flag=True, help="End running programs first.")
+@click.option("--force", is_flag=True, help="End running programs, and release their slices.")
 def down(force: bool) -> None:
-    """Stop the pool. Refuses while programs hold slices, unless --force."""
+    """Stop the pool. Fails while programs hold slices, unless --force is given."""
     pool = client()
     pid = pool.get("/v1/status")["pid"]
     pool.post("/v1/shutdown", {"force": force}, timeout_s=30)
@@ -243,7 +248,7 @@ def down(force: bool) -> None:
 @click.command()
 @output.option
 def status(fmt: str) -> None:
-    """Show the pool: devices, allocations, store, driver."""
+    """Show the pool: its node, devices, allocations, driver, database and console."""
     body = client().get("/v1/status")
     if fmt in ("json", "yaml"):
         click.echo(output.document("Status", body, fmt))
@@ -258,7 +263,7 @@ def status(fmt: str) -> None:
         ("allocations", str(body["allocations"])),
         ("serves", f"{body['serves']}; {MEMBERSHIP.get(body['membership'], body['membership'])}"),
         ("driver", str(body.get("driver") or "-")),
-        ("store", str(body["db"])),
+        ("database", str(body["db"])),
         ("home", str(body["home"])),
         ("console", str(body["console"] or body["console_failure"] or "off")),
     ]

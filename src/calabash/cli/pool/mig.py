@@ -23,17 +23,17 @@ APPLY_S = 300.0
 COUNT_MAX = 64
 _LINES_MAX = 1000
 _INSTANCE = re.compile(r"(?P<profile>[^@*\s]+)(?:@(?P<start>[0-9]{1,2}))?(?:\*(?P<count>[0-9]{1,2}))?")
-_FREE, _HINT = "·", "write 0:3g.40gb,1g.10gb*2, or name a file with such lines"
+_FREE, _HINT = "·", "write a layout such as 0:3g.40gb,1g.10gb*2, or name a file with one layout a line"
 
 
 def _how(row: Any) -> str:
     if not row["device"]:
-        return "no place now"
+        return "no room now"
     if row["shared"]:
-        return f"joins the {row['profile'].partition('c.')[2]} there"
+        return f"created in the existing {row['profile'].partition('c.')[2]}"
     if row["reused"]:
-        return "stands there already"
-    return f"destroys {', '.join(row['destroyed'])}" if row["destroyed"] else "is made there"
+        return "reused"
+    return f"created, destroys {', '.join(row['destroyed'])}" if row["destroyed"] else "created"
 
 
 def _start(row: Any) -> str:
@@ -47,19 +47,19 @@ PLACES = (
     Column(title="PROFILE", text=lambda r: r["profile"]),
     Column(title="GPU", text=lambda r: str(r["device_index"]) if r["device"] else "-", right=True),
     Column(title="START", text=_start, right=True),
-    Column(title="HOW", text=_how),
+    Column(title="ACTION", text=_how),
 )
 
 
 @click.group()
 def mig() -> None:
-    """Show how MIG cuts the cards, ask what would be, and cut them to stay so."""
+    """Show the MIG layouts of cards, plan instances, and pin cards to layouts."""
 
 
 @mig.command()
 @output.option
 def show(fmt: str) -> None:
-    """Show the cards that MIG can cut: a row of memory slices for each, its instances, and what still has a place."""
+    """Show the cards with MIG: their memory slices, their instances, and the profiles that still fit."""
     cards = client().get("/v1/mig")["items"]
     if fmt in ("json", "yaml"):
         click.echo(output.document("MigCardList", cards, fmt))
@@ -67,7 +67,7 @@ def show(fmt: str) -> None:
         for instance in (i for card in cards for i in card["instances"]):
             click.echo(instance["uuid"] or instance["profile"])
     elif not cards:
-        click.echo("no card here can be cut by MIG")
+        click.echo("no card of this pool supports MIG")
     else:
         for card in cards:
             for line in drawn(card, wide=fmt == "wide"):
@@ -78,7 +78,7 @@ def show(fmt: str) -> None:
 @click.argument("profiles", nargs=-1, required=True, metavar="PROFILE...")
 @output.option
 def plan(profiles: tuple[str, ...], fmt: str) -> None:
-    """Say where instances would go if they were asked for now, one after the other; nothing is changed."""
+    """Show where instances would be created if they were requested now, one after the other. Changes nothing."""
     names = [name for text in profiles for name, _ in instances_of(text)]
     body = client().post("/v1/mig/plan", {"profiles": names})
     output.emit("MigPlaceList", body["items"], PLACES, fmt, name="profile")
@@ -86,13 +86,13 @@ def plan(profiles: tuple[str, ...], fmt: str) -> None:
 
 @mig.command()
 @click.argument("layouts", nargs=-1, required=True, metavar="LAYOUT...")
-@click.option("--check", is_flag=True, help="Change nothing; only say whether it can be.")
+@click.option("--check", is_flag=True, help="Check the layouts only; change nothing.")
 @output.option
 def apply(layouts: tuple[str, ...], check: bool, fmt: str) -> None:
-    """Cut idle cards as LAYOUT says, to stay so: 0:3g.40gb,1g.10gb*2, or a file with one on each line.
+    """Partition idle cards and pin them to LAYOUT, such as 0:3g.40gb,1g.10gb*2, or a file with one layout a line.
 
-    All is checked before anything is changed. What a layout has is given out and never destroyed for another shape.
-    `0:none` gives a card back to demand.
+    All layouts are checked before any card is changed. Instances of a layout are allocated to requests, and are never
+    destroyed to make room for other profiles. `0:none` unpins card 0, which is then partitioned on demand.
     """
     cards = [card for text in layouts for card in layouts_of(text)]
     body = client().post("/v1/mig/apply", {"cards": cards, "check": check}, timeout_s=APPLY_S)
@@ -106,7 +106,7 @@ def layouts_of(text: str) -> list[dict[str, Any]]:
     try:
         lines = Path(text).read_text().splitlines()[: _LINES_MAX + 1]
     except (OSError, ValueError) as error:
-        raise CalabashError(f"{text[:200]!r} is no layout and no file: {cause(error)}", hint=_HINT) from error
+        raise CalabashError(f"{text[:200]!r} is neither a layout nor a file: {cause(error)}", hint=_HINT) from error
     found = [_layout(line) for line in (raw.partition("#")[0].strip() for raw in lines) if line]
     if not found or len(lines) > _LINES_MAX:
         raise CalabashError(
@@ -119,7 +119,7 @@ def _layout(text: str) -> dict[str, Any]:
     device, _, rest = text.partition(":")
     instances = [] if rest.strip() == "none" else instances_of(rest)
     if not device.strip() or (not instances and rest.strip() != "none"):
-        raise CalabashError(f"layout {text[:200]!r} is not understood", hint=_HINT)
+        raise CalabashError(f"layout {text[:200]!r} is not valid", hint=_HINT)
     return {"device": device.strip(), "instances": [{"profile": name, "start": at} for name, at in instances]}
 
 
@@ -130,9 +130,14 @@ def instances_of(text: str) -> list[tuple[str, int]]:
         match = _INSTANCE.fullmatch(word)
         count = int((match and match["count"]) or 1)
         if match is None or not is_profile_name(match["profile"]) or not 1 <= count <= COUNT_MAX:
-            raise CalabashError(f"{word[:64]!r} is not an instance", hint="like 3g.40gb, 1g.10gb*2 or 3g.40gb@4")
+            raise CalabashError(
+                f"{word[:64]!r} is not a MIG instance", hint="write 3g.40gb, 1g.10gb*2 or 3g.40gb@4, for example"
+            )
         if match["start"] is not None and count > 1:
-            raise CalabashError(f"{word[:64]!r} begins {count} instances at one place", hint="write each with its own")
+            raise CalabashError(
+                f"{word[:64]!r} places {count} instances at one memory slice",
+                hint="write each instance with its own @START",
+            )
         found += [(match["profile"], int(match["start"]) if match["start"] is not None else -1)] * count
     return found
 
@@ -151,18 +156,21 @@ def drawn(card: Any, *, wide: bool = False) -> list[str]:
         uuid = f"  {dash(instance['uuid'])}" if wide else ""
         memory = format_mib(instance["memory_mib"])
         if instance.get("parts"):
-            who, uuid = "in parts, which share its memory" if instance["state"] == "used" else instance["state"], ""
+            who, uuid = (
+                "compute instances, which share its memory" if instance["state"] == "used" else instance["state"],
+                "",
+            )
         lines.append(f"  {mark}  {instance['profile']:<12} {f'{begin}{end}':<4} {memory:>8}  {who}{uuid}")
         lines += _parts(instance, wide=wide)
     mode = card["mode"] or "idle"
-    kept = f", kept in mode {card['pinned']}" if card["pinned"] else ""
+    kept = f", pinned to mode {card['pinned']}" if card["pinned"] else ""
     room = ", ".join(f"{p['name']} at {' '.join(map(str, p['starts']))}" for p in card["profiles"] if p["starts"])
     head = f"GPU {card['index']} {card['model']} ({mode}{kept}), {card['compute_free']} of {card['compute']}"
     return [
         f"{head} compute slices free",
         f"  [{''.join(row)}]",
         *lines,
-        f"  room for {room}" if room else "  room for nothing",
+        f"  room for {room}" if room else "  no room for a further instance",
     ]
 
 

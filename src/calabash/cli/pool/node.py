@@ -1,4 +1,4 @@
-"""``calabash node``: work on one node of a cluster, from the node itself."""
+"""``calabash node``: maintain one node of a cluster, from the node itself."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ _PATH = click.Path(path_type=Path, file_okay=False)
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def node() -> None:
-    """Work on one node of a cluster, from the node itself."""
+    """Maintain one node of a cluster, from the node itself."""
 
 
 @node.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--home", type=_PATH, default=Path("/var/lib/calabash"), show_default=True, help="The agent's directory.")
+@click.option(
+    "--home", type=_PATH, default=Path("/var/lib/calabash"), show_default=True, help="Home directory of the agent."
+)
 @click.option("--specs", type=_PATH, default=Path("/var/run/cdi"), show_default=True, help="Directory of CDI specs.")
 @click.option(
     "--kubelet", type=_PATH, default=Path("/var/lib/kubelet"), show_default=True, help="The kubelet's root directory."
 )
-@click.option("--enter-host", is_flag=True, help="Work on the host's file systems, from a privileged pod with hostPID.")
-@click.option("--force", is_flag=True, help="Remove the files also while containers use slices.")
+@click.option("--enter-host", is_flag=True, help="Use the host's mount namespace, from a privileged pod with hostPID.")
+@click.option("--force", is_flag=True, help="Remove the files even while containers use slices.")
 def purge(home: Path, specs: Path, kubelet: Path, *, enter_host: bool, force: bool) -> None:
-    """Remove what the agent leaves on this node: slots, CDI specs, sockets and its directory.
+    """Remove the files of an uninstalled agent from this node: slots, CDI specs, sockets and its home directory.
 
-    Refuses while the agent runs, and while containers use slices.
+    Fails while the agent runs, and, unless --force is given, while containers use slices.
     """
     from calabash.adapters.host.mounts import enter_mount_namespace  # noqa: PLC0415
     from calabash.kubernetes.node_plugin.purge import purge as remove  # noqa: PLC0415
@@ -35,17 +37,17 @@ def purge(home: Path, specs: Path, kubelet: Path, *, enter_host: bool, force: bo
     for path in (home, specs, kubelet):
         if not path.is_absolute():
             raise CalabashError(
-                f"{path} is relative", reason=Reason.BAD_REQUEST, hint="name the directories by absolute paths"
+                f"{path} is a relative path", reason=Reason.BAD_REQUEST, hint="give absolute paths of the directories"
             )
     if enter_host:
         try:
             enter_mount_namespace(1)
         except OSError as error:
             raise CalabashError(
-                f"cannot enter the file systems of the host: {error.strerror}",
+                f"cannot enter the host's mount namespace: {error.strerror}",
                 reason=Reason.NOT_PERMITTED,
                 hint="the pod must be privileged and have hostPID: true",
             ) from error
     done = remove(home, specs=specs, kubelet=kubelet, force=force)
     click.echo(f"removed: {done.mounts} mounts, {done.specs} CDI specs, {done.sockets} sockets")
-    click.echo(f"{home}: {'removed' if done.home else 'nothing is left in it'}")
+    click.echo(f"{home}: {'removed' if done.home else 'emptied'}")

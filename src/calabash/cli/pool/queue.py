@@ -34,8 +34,8 @@ COLUMNS = (
     Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
 )
 
-_parent = click.option("--parent", metavar="NAME", help="Queue that it belongs to; empty: none.")
-_OF_USERS = ("Users that may use it", "Groups whose members may use it")
+_parent = click.option("--parent", metavar="NAME", help="Parent queue; empty: none.")
+_OF_USERS = ("Users that may use the queue", "Groups whose members may use the queue")
 
 
 def _target(name: str, fmt: str) -> settings.Target:
@@ -45,13 +45,13 @@ def _target(name: str, fmt: str) -> settings.Target:
 
 @click.group()
 def queue() -> None:
-    """Create, change and list queues (amounts in devices), and move what waits."""
+    """Create, change and list queues, and move waiting requests between them. Amounts are in devices."""
 
 
 @queue.command("list")
 @output.option
 def list_queues(fmt: str) -> None:
-    """List queues with what they deserve and hold."""
+    """List queues with their quotas, and their allocated and pending devices."""
     output.emit("QueueList", client().get("/v1/queues")["items"], COLUMNS, fmt, name="name")
 
 
@@ -62,7 +62,7 @@ def list_queues(fmt: str) -> None:
 @settings.members(*_OF_USERS, changing=False)
 @output.option
 def create_queue(name: str, fmt: str, **options: Any) -> None:
-    """Create a queue, for administrators and those named here; the queue `default` is everybody's."""
+    """Create a queue for administrators and for the given users and groups. All users may use the queue `default`."""
     settings.create(_target(name, fmt), settings.said(options))
 
 
@@ -73,7 +73,7 @@ def create_queue(name: str, fmt: str, **options: Any) -> None:
 @settings.members(*_OF_USERS, changing=True)
 @output.option
 def set_queue(name: str, fmt: str, **options: Any) -> None:
-    """Change a queue; what is not named stays as it is."""
+    """Change a queue. Settings without an option keep their values."""
     settings.change(_target(name, fmt), settings.said(options), command="queue")
 
 
@@ -89,9 +89,9 @@ def delete_queue(name: str) -> None:
 @click.argument("allocation")
 @click.argument("name")
 def move(allocation: str, name: str) -> None:
-    """Move a request that waits to another queue, its gang with it.
+    """Move a waiting request, with the other members of its gang, to another queue.
 
-    It keeps its age and its tenant.
+    The request keeps its age and its tenant.
     """
     moved = client().put(f"/v1/allocations/{quoted(allocation)}/queue/{quoted(name)}", {})
     click.echo(f"{moved['id']} waits in {moved['queue']}")

@@ -74,7 +74,7 @@ def _own_node(name: str) -> NodeFile:
         if error.reason is not Reason.NOT_FOUND or not uses_system_pool():
             raise
         raise CalabashError(
-            error.message, reason=error.reason, hint=f"{error.hint}; nodes of the system pool are root's"
+            error.message, reason=error.reason, hint=f"{error.hint}; nodes of the system pool belong to root"
         ) from None
 
 
@@ -96,14 +96,14 @@ def _wait_until_seen(name: str, fault: str) -> None:
     def seen(device: dict[str, Any]) -> bool:
         if device["uuid"] in lost:
             return bool(device["health"] != "healthy")
-        # A card that comes back is tried out when nobody holds it any more.
+        # A device that recovers is tested as soon as no allocation holds it.
         return bool(fault != "recover" or device["health"] == "healthy" or device["allocations"])
 
     deadline = time.monotonic() + SEEN_WITHIN_S
     while not all(seen(device) for device in own_client().get("/v1/devices")["items"]):
         if time.monotonic() > deadline:
             click.echo(
-                f"the pool does not show it within {SEEN_WITHIN_S:g}s; `calabash device show` says what it waits for",
+                f"the pool does not show the fault after {SEEN_WITHIN_S:g}s; see `calabash device show`",
                 err=True,
             )
             return
@@ -112,16 +112,16 @@ def _wait_until_seen(name: str, fault: str) -> None:
 
 @click.group()
 def sim() -> None:
-    """Create and break simulated GPU nodes."""
+    """Create simulated GPU nodes and inject faults into their devices."""
 
 
 @sim.command()
 @click.argument("name")
-@click.option("--gpus", required=True, metavar="LIST", help="For example 4xA100-40GB,2xT4.")
-@click.option("--seed", type=click.IntRange(0), help="The same seed gives the same UUIDs. Default: fresh ones.")
+@click.option("--gpus", required=True, metavar="LIST", help="Devices, such as 4xA100-40GB,2xT4.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the devices' UUIDs. Default: random.")
 @output.option
 def create(name: str, gpus: str, seed: int | None, fmt: str) -> None:
-    """Create node NAME; `calabash up --sim NAME` uses it."""
+    """Create the simulated node NAME; `calabash up --sim NAME` starts a pool on it."""
     from calabash.adapters.gpu import sim as nodes  # noqa: PLC0415
 
     nodes.create_node(home(), name, gpus, seed)
@@ -143,7 +143,7 @@ def list_(fmt: str) -> None:
 @sim.command()
 @click.argument("name")
 def env(name: str) -> None:
-    """Print what leads programs to node NAME, for eval "$(calabash sim env NAME)"."""
+    """Print the environment in which programs use node NAME, for eval "$(calabash sim env NAME)"."""
     from calabash.adapters.gpu import sim as nodes  # noqa: PLC0415
 
     found = nodes.environment(_own_node(name), os.environ.get("LD_LIBRARY_PATH", ""))
@@ -155,7 +155,7 @@ def env(name: str) -> None:
 @click.argument("name")
 @output.option
 def show(name: str, fmt: str) -> None:
-    """Show the devices of node NAME, their faults and their use."""
+    """Show the devices of node NAME, their memory use and their injected faults."""
     node = _node(name)
     if fmt in ("json", "yaml"):
         click.echo(output.document("SimNode", node, fmt))
@@ -166,22 +166,26 @@ def show(name: str, fmt: str) -> None:
 
 
 def _echo_unserved(unserved: list[dict[str, Any]], *, everything: bool) -> None:
-    """Print the functions that programs requested and the simulation lacks: their number, or with ``everything`` each name."""
+    """Print the number of functions that programs looked up and the simulation lacks; with ``everything`` also their names."""
     kinds = f"{len(unserved)} name{'s' if len(unserved) > 1 else ''}"
     times = sum(entry["count"] for entry in unserved)
     more = "" if everything else "; -o wide lists them"
-    click.echo(f"not served: {kinds}, asked for {times} times{more}", err=True)
+    click.echo(f"missing functions: {kinds}, looked up {times} times{more}", err=True)
     for entry in unserved if everything else ():
         click.echo(f"  {entry['name']}  {entry['count']}", err=True)
 
 
 @sim.command()
 @click.argument("name")
-@click.option("--gpu", default="0", show_default=True, metavar="INDEX|UUID|all", help="The device.")
+@click.option("--gpu", default="0", show_default=True, metavar="INDEX|UUID|all", help="Device of the node.")
 @click.argument("fault")
 @click.argument("value", required=False)
 def inject(name: str, gpu: str, fault: str, value: str | None) -> None:
-    """Break a device of NAME: xid 79, ecc-double, lost, slow 300%, alloc-fail 3 (the third from now); recover."""
+    """Inject a fault into a device of node NAME, or remove its faults.
+
+    FAULT is `xid NUMBER`, `ecc-double`, `lost`, `slow PERCENT` such as `slow 300%`, `alloc-fail N` to fail the N-th memory
+    allocation from now, or `recover` to remove the faults.
+    """
     from calabash.adapters.gpu import sim as nodes  # noqa: PLC0415
 
     nodes.inject(_own_node(name), gpu, fault, value)
@@ -191,9 +195,9 @@ def inject(name: str, gpu: str, fault: str, value: str | None) -> None:
 
 @sim.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Even while programs are using it.")
+@click.option("--force", is_flag=True, help="Delete the node even while programs use it.")
 def destroy(name: str, force: bool) -> None:
-    """Delete node NAME."""
+    """Delete the simulated node NAME."""
     from calabash.adapters.gpu import sim as nodes  # noqa: PLC0415
 
     status = _pool_of(name)
@@ -201,7 +205,7 @@ def destroy(name: str, force: bool) -> None:
         raise CalabashError(
             f"the pool, pid {status['pid']}, serves simulated node {name!r}",
             reason=Reason.CONFLICT,
-            hint="stop it first: calabash down",
+            hint="stop the pool first: calabash down",
         )
     nodes.destroy_node(_own_node(name), force=force)
     click.echo(name)

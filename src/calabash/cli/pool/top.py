@@ -16,10 +16,10 @@ from calabash.model.units import format_mib, parse_duration_s
 
 
 @click.command()
-@click.option("--interval", default="1s", show_default=True, metavar="TIME")
-@click.option("--once", is_flag=True, help="Print one reading and end.")
+@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two updates.")
+@click.option("--once", is_flag=True, help="Print the present state once and exit.")
 def top(interval: str, once: bool) -> None:
-    """Watch devices and allocations live; Ctrl-C ends."""
+    """Show devices, slices and waiting requests, and update the view until Ctrl-C."""
     pause_s = max(0.1, parse_duration_s(interval))
     pool = client()
 
@@ -38,7 +38,7 @@ def show(frame: Callable[[int], str], pause_s: float) -> None:
     console = Console()
 
     def text() -> str:
-        # rich keeps to the window as it is now; a pipe has no width
+        # the console's width follows the terminal's window; a pipe has no width
         return frame(console.width if console.is_terminal else 0)
 
     if not pause_s or not console.is_terminal:
@@ -82,21 +82,23 @@ def _used(row: Row) -> str:
 
 
 def capped(row: Row) -> str:
-    """Return the memory cap, ``20GiB``; with spill memory also what is guaranteed on the card: ``20GiB (8GiB)``."""
+    """Return the memory limit, ``20GiB``; with spill memory also the part guaranteed on the device: ``20GiB (8GiB)``."""
     if not row["memory_mib"]:
         return "whole"
     promised = f" ({format_mib(row['memory_mib'] - row['spill_mib'])})" if row.get("spill_mib") else ""
     return format_mib(row["memory_mib"]) + promised
 
 
-GOT = Column(title="GOT", text=lambda r: "-" if r.get("core_used_percent") is None else bar(r["core_used_percent"]))
+GOT = Column(
+    title="SHARE USED", text=lambda r: "-" if r.get("core_used_percent") is None else bar(r["core_used_percent"])
+)
 USED = Column(title="USED", text=_used, right=True)
 REASON = Column(title="REASON", text=lambda r: dash(r.get("reason")))
 SHARE = (
     Column(title="GPU", text=lambda r: str(r["device_index"]), right=True),
-    Column(title="ASKED", text=share, right=True),
+    Column(title="SHARE", text=share, right=True),
     GOT,
-    Column(title="CAP", text=capped, right=True),
+    Column(title="MEMORY LIMIT", text=capped, right=True),
     USED,
 )
 DEVICES = (
@@ -115,7 +117,7 @@ _SLICES = (
     Column(title="COMMAND", text=command_line),
 )
 _WAITING = (
-    Column(title="WAITING", text=lambda r: r["id"]),
+    Column(title="PENDING", text=lambda r: r["id"]),
     Column(title="TENANT", text=lambda r: r["tenant"]),
     Column(title="QUEUE", text=lambda r: r["queue"]),
     REASON,

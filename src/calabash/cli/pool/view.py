@@ -66,10 +66,10 @@ PS_COLUMNS = (
 
 
 @click.command()
-@click.option("-a", "--all", "everything", is_flag=True, help="Ended allocations too.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Include ended allocations.")
 @output.option
 def ps(everything: bool, fmt: str) -> None:
-    """List allocations: what runs and what waits."""
+    """List running allocations and waiting requests."""
     rows = client().items("/v1/allocations" + ("?all=1" if everything else ""))
     output.emit("AllocationList", rows, PS_COLUMNS, fmt)
 
@@ -91,7 +91,7 @@ SMI_COLUMNS = (
     Column(title="TEMP", text=lambda r: f"{r.get('temperature_c', 0)}C", right=True, wide=True),
     Column(title="POWER", text=lambda r: f"{r.get('power_w', 0):.0f}W", right=True, wide=True),
     Column(title="UUID", text=lambda r: r["uuid"], wide=True),
-    Column(title="HELD BY", text=lambda r: ",".join(r.get("allocations", [])) or "-"),
+    Column(title="ALLOCATIONS", text=lambda r: ",".join(r.get("allocations", [])) or "-"),
 )
 
 
@@ -112,7 +112,7 @@ def unmanaged_lines(devices: Sequence[Row]) -> list[str]:
 @click.command()
 @output.option
 def smi(fmt: str) -> None:
-    """Show devices, how busy they are and who holds them, and who is on them without a slice."""
+    """Show devices with their utilization and allocations, and unmanaged processes on them."""
     devices = client().items("/v1/devices")
     output.emit("DeviceList", devices, SMI_COLUMNS, fmt, name="uuid")
     if fmt in ("table", "wide"):
@@ -126,7 +126,7 @@ def _path(identifier: str) -> str:
         raise CalabashError(
             f"there is no allocation {identifier!r}",
             reason=Reason.NOT_FOUND,
-            hint="see `calabash ps` for those there are",
+            hint="`calabash ps` lists the allocations",
         )
     return f"/v1/allocations/{quoted(identifier)}"
 
@@ -134,7 +134,10 @@ def _path(identifier: str) -> str:
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def release(ids: tuple[str, ...]) -> None:
-    """Take slices back: their programs get SIGTERM, and SIGKILL five seconds later. Several are taken back side by side."""
+    """Release allocations. Their programs get SIGTERM, and SIGKILL five seconds later.
+
+    Several allocations are released concurrently.
+    """
     pool = client()
     for_each(ids, lambda identifier: pool.delete(f"{_path(identifier)}?force=1", timeout_s=30), done="released")
 
@@ -143,7 +146,7 @@ def release(ids: tuple[str, ...]) -> None:
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @output.option
 def why(ids: tuple[str, ...], fmt: str) -> None:
-    """Explain why requests wait, with numbers and what would have to change; without ID all that wait."""
+    """Explain why requests wait, with numbers and possible remedies. Without ID, explain all waiting requests."""
     pool = client()
     names = ids or [row["id"] for row in pool.items("/v1/allocations") if row["state"] == "pending"]
     found = [(name, pool.get(f"{_path(name)}/why")) for name in names]
@@ -158,7 +161,7 @@ def why(ids: tuple[str, ...], fmt: str) -> None:
             click.echo(body.get("reason") or "")
         return
     if not found:
-        click.echo("nothing waits")
+        click.echo("no request waits")
     for name, body in found:
         _explain(name, body)
 

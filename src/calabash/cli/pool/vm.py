@@ -34,8 +34,8 @@ def _part(row: Row) -> str:
 COLUMNS = (
     Column(title="ID", text=lambda r: r["id"]),
     Column(title="GPU", text=lambda r: ",".join(str(s["device_index"]) for s in r["slices"]) or "-"),
-    Column(title="PART", text=_part),
-    Column(title="TO", text=_machine_of),
+    Column(title="PROFILE", text=_part),
+    Column(title="MACHINE", text=_machine_of),
     Column(title="STATE", text=lambda r: r["state"]),
     Column(title="AGE", text=age, right=True),
     Column(title="USER", text=lambda r: dash(r.get("user")), wide=True),
@@ -44,26 +44,30 @@ COLUMNS = (
 
 @click.group()
 def vm() -> None:
-    """Give cards, or virtual functions of cards, to virtual machines and take them back."""
+    """Attach cards, or virtual functions of cards, to virtual machines, and detach them."""
 
 
 @vm.command()
+@click.option("--gpu", "gpu", required=True, metavar="ID", help="The card's number, its UUID, or a prefix of the UUID.")
 @click.option(
-    "--gpu", "gpu", required=True, metavar="ID", help="The card: its number, its UUID, or the beginning of it."
+    "--vf",
+    "profile",
+    default="",
+    metavar="PROFILE",
+    help="Attach a virtual function with this profile instead of the whole card.",
 )
-@click.option("--vf", "profile", default="", metavar="PROFILE", help="A part of the card instead of all of it.")
 @click.option(
-    "--to", "target", default="", metavar="libvirt:DOMAIN", help="The virtual machine that gets it, by virsh."
+    "--to", "target", default="", metavar="libvirt:DOMAIN", help="Virtual machine to attach the card to, with virsh."
 )
-@click.option("--xml", "xml", is_flag=True, help="Print the device as libvirt's XML instead.")
+@click.option("--xml", "xml", is_flag=True, help="Print the device as libvirt XML instead of attaching it.")
 @output.option_of("table", "json", "yaml")
 def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
-    """Take a card from its driver and give it to a virtual machine, until it is detached."""
+    """Unbind a card from its driver and attach it to a virtual machine, until it is detached."""
     from calabash.adapters.host.pci import libvirt  # noqa: PLC0415 - only where it is needed
 
     if bool(target) == xml:
-        what = "--to and --xml exclude each other" if xml else "it is not said where the card goes"
-        raise CalabashError(what, hint="either --to libvirt:DOMAIN, or --xml to print the device")
+        what = "--to and --xml exclude each other" if xml else "neither --to nor --xml is given"
+        raise CalabashError(what, hint="give --to libvirt:DOMAIN to attach the card, or --xml to print the device")
     if xml and fmt != "table":
         raise CalabashError(f"--xml and --output {fmt} exclude each other", hint="leave out one of them")
     domain = _domain(target) if target else ""
@@ -88,21 +92,21 @@ def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
         click.echo("".join(libvirt.device_xml(name) for name in devices), nl=False)
         click.echo(f"{granted['id']}: detach it with `calabash vm detach {granted['id']}`", err=True)
     else:
-        text = f"{granted['id']}: {', '.join(devices)} of device {device['index']} is with {domain}"
+        text = f"{granted['id']}: {', '.join(devices)} of device {device['index']} is attached to {domain}"
         output.emit_made("Attachment", {"id": granted["id"], "domain": domain, "devices": devices}, text, fmt)
 
 
 @vm.command()
 @click.argument("name", metavar="NAME")
 def detach(name: str) -> None:
-    """Take back what a virtual machine has: NAME is an ID of `calabash vm list`, or the machine's name."""
+    """Detach cards from a virtual machine. NAME is an ID of `calabash vm list`, or the machine's name."""
     from calabash.adapters.host.pci import libvirt  # noqa: PLC0415
 
     pool = client()
     rows = [row for row in _rows() if name in (row["id"], _machine_of(row), _machine_of(row).removeprefix(_LIBVIRT))]
     if not rows:
         raise CalabashError(
-            f"no virtual machine {name!r} has anything", reason=Reason.NOT_FOUND, hint="see `calabash vm list`"
+            f"nothing is attached to a virtual machine {name!r}", reason=Reason.NOT_FOUND, hint="see `calabash vm list`"
         )
     for row in rows:
         target = _machine_of(row)
@@ -136,7 +140,7 @@ def _away(uuids: set[str]) -> list[Any]:
 @vm.command("list")
 @output.option
 def list_machines(fmt: str) -> None:
-    """List what virtual machines have."""
+    """List the cards and virtual functions attached to virtual machines."""
     output.emit("MachineList", _rows(), COLUMNS, fmt)
 
 
@@ -156,6 +160,6 @@ def _domain(target: str) -> str:
 
     if not target.startswith(_LIBVIRT):
         raise CalabashError(
-            f"{target[:80]!r} is not understood", hint="write --to libvirt:DOMAIN; see `virsh list --all`"
+            f"{target[:80]!r} is not libvirt:DOMAIN", hint="write --to libvirt:DOMAIN; `virsh list --all` lists domains"
         )
     return libvirt.require_domain(target.removeprefix(_LIBVIRT))

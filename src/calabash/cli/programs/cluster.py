@@ -1,4 +1,4 @@
-"""Parts of the product that run in a cluster, as programs: the agent of a node, admission, metrics, and the server."""
+"""Commands that run in a cluster: node agent, plug-in relay, admission, metrics, server, and cleanup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AgentCommand(click.Command):
 @click.command(cls=AgentCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def agent(words: tuple[str, ...]) -> None:
-    """Serve the devices of one node of a cluster to the containers of its pods."""
+    """Run the agent of one node of a cluster, which serves its devices to containers."""
     from calabash.kubernetes.node_plugin.daemon import main  # noqa: PLC0415
 
     sys.exit(main(words))
@@ -54,19 +54,19 @@ def plugin_relay(words: tuple[str, ...]) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+    "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
 )
 @click.option(
     "--settings",
     "settings_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Settings in YAML; every one has a default.",
+    help="Settings in YAML. Default: the default of each setting.",
 )
 def admission(kubeconfig: str, settings_file: Path | None) -> None:
-    """Answer a cluster's questions about pods that ask for devices.
+    """Serve the admission webhooks for pods that request devices.
 
-    Serves HTTPS with certificates of its own, which it keeps in a Secret and in the webhook configurations.
+    Serves HTTPS with certificates that it creates, and stores in a Secret and in the webhook configurations.
     """
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.admission.run import run_admission  # noqa: PLC0415
@@ -76,22 +76,25 @@ def admission(kubeconfig: str, settings_file: Path | None) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+    "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
 )
-@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of its Service and Secret.")
-@click.option("--host", default="", metavar="ADDRESS", help="Where to listen. Default: everywhere.")
-@click.option("--port", default=8444, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--namespace", default="calabash-system", show_default=True, help="Namespace of the Service and the Secret."
+)
+@click.option("--host", default="", metavar="ADDRESS", help="Address to listen on. Default: all addresses.")
+@click.option("--port", default=8444, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on.")
 @click.option(
     "--probe-port",
     default=8081,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Where to answer the kubelet's probes, over plain HTTP.",
+    help="Port for probes of the kubelet, over plain HTTP.",
 )
 def metrics(kubeconfig: str, namespace: str, host: str, port: int, probe_port: int) -> None:
-    """Tell a cluster's autoscalers how busy slices are and what waits in queues.
+    """Serve the use of slices and the pending requests of queues to a cluster's autoscalers.
 
-    Serves external.metrics.k8s.io to API servers, by their certificates, with certificates of its own.
+    Serves the API external.metrics.k8s.io to API servers, which it authenticates by their certificates, with certificates
+    that it creates.
     """
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.metrics.run import run_metrics  # noqa: PLC0415
@@ -102,20 +105,25 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int, probe_port: i
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+    "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
 )
-@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of its Lease.")
+@click.option(
+    "--namespace",
+    default="calabash-system",
+    show_default=True,
+    help="Namespace of the Lease by which replicas elect a leader.",
+)
 @click.option(
     "--home",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Its directory: sockets, the audit log's key, and the database where no other is named.",
+    help="Home directory, with sockets, the key of the audit log, and the default database.",
 )
 @click.option(
     "--db-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File with the URL of the database, which may have a password. Default: SQLite in its directory.",
+    help="File with the URL of the database. Default: SQLite in the home directory.",
 )
 @click.option(
     "--settings",
@@ -124,29 +132,31 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int, probe_port: i
     metavar="FILE",
     help="Settings in TOML: sections [console], [user], [journal] and [notifications] of pool.toml.",
 )
+@click.option("--console", default="", metavar="HOST:PORT", help="TCP address of the console and the API, or off.")
 @click.option(
-    "--console", default="", metavar="HOST:PORT", help="Where to serve the console and the API over TCP; off: nowhere."
+    "--host", "hosts", multiple=True, metavar="NAME", help="Host name that browsers may use; repeat for several."
 )
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name that browsers may use for it; repeatable.")
 @click.option(
     "--certificate-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory with tls.crt and tls.key, as a Secret is mounted.",
+    help="Directory with tls.crt and tls.key, such as a mounted Secret.",
 )
-@click.option("--insecure", is_flag=True, help="Serve it without TLS where others can reach it.")
+@click.option(
+    "--insecure", is_flag=True, help="Allow an address that other machines can reach to be served without TLS."
+)
 @click.option(
     "--usage-port",
     default=0,
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Where agents of nodes send what was used. Default: nowhere.",
+    help="Port to which node agents send usage records. Default: none.",
 )
 @click.option(
     "--metrics-port",
     default=0,
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Where metrics are served to Prometheus, without a credential. Default: nowhere.",
+    help="Port that serves metrics to Prometheus, without authentication. Default: none.",
 )
 @click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
 def cluster(
@@ -164,10 +174,10 @@ def cluster(
     metrics_port: int,
     identity: str,
 ) -> None:
-    """Serve the API and the console of a cluster, and keep its tenants.
+    """Serve the API and the console of a cluster.
 
-    Runs beside the planner; of several one serves. Tenants and queues are objects of the API server; people, tokens, usage
-    and invoices are in a database of its own.
+    Several replicas may run; one of them, the leader, serves. Tenants and queues are objects of the API server; users,
+    tokens, usage and invoices are stored in a database.
     """
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.server.run import run_cluster  # noqa: PLC0415
@@ -203,7 +213,7 @@ def _url_in(path: Path) -> str:
         raise CalabashError(
             f"{path} cannot be read: {cause(error)}",
             reason=file_reason(error),
-            hint="a file with the URL of a database",
+            hint="--db-file names a file with the URL of the database",
         ) from error
 
 
@@ -220,17 +230,19 @@ def read_settings(path: Path | None) -> AdmissionSettings:
         return msgspec.convert(yaml.safe_load(path.read_text()) or {}, type=AdmissionSettings)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise CalabashError(
-            f"{path} is not understood: {error}", reason=Reason.BAD_FILE, hint="see the settings of admission"
+            f"{path} is not valid: {error}",
+            reason=Reason.BAD_FILE,
+            hint="see `policies` in docs/reference/helm-values.md",
         ) from error
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+    "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
 )
 @click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of the release.")
 def cluster_cleanup(kubeconfig: str, namespace: str) -> None:
-    """Remove from the API server what components left there after the chart was uninstalled.
+    """Remove the objects that components left in the API server after the chart was uninstalled.
 
     Deletes their Leases and ResourceSlices, removes their finalizers, and lists the pods that wait at the scheduling gate.
     """
@@ -249,7 +261,7 @@ def cluster_cleanup(kubeconfig: str, namespace: str) -> None:
         click.echo("hint: delete these pods, or install calabash again")
     if report.failures:
         raise CalabashError(
-            f"the cleanup is not complete: {'; '.join(report.failures)}",
+            f"the cleanup is incomplete: {'; '.join(report.failures)}",
             reason=Reason.CONFLICT,
             hint="run `calabash cluster-cleanup` again as an administrator of the cluster",
         )

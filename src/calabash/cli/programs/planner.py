@@ -1,4 +1,4 @@
-"""``calabash planner``: plans a cluster's devices, as a program."""
+"""``calabash planner``: the program that plans the devices of a cluster."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ import ipaddress
 
 import click
 
+from calabash.cli.renamed import CommandWithRenamedOptions
+
 _PORT = 7070
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+RENAMED = {"--beside": "--scheduler-lease", "--move-rest": "--move-interval"}  # former option names
+
+
+@click.command(cls=CommandWithRenamedOptions, renamed=RENAMED, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--kubeconfig", default="", metavar="FILE", help="File that says where the API server is; in a pod not needed."
+    "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
 )
 @click.option(
     "--listen",
     default=f"127.0.0.1:{_PORT}",
     metavar="HOST:PORT",
     show_default=True,
-    help="Where kube-scheduler asks: a loopback address.",
+    help="Loopback address at which kube-scheduler calls the planner.",
 )
 @click.option(
-    "--namespace", default="calabash-system", show_default=True, help="Namespace of the lease by which replicas agree."
+    "--namespace",
+    default="calabash-system",
+    show_default=True,
+    help="Namespace of the Lease by which replicas elect a leader.",
 )
 @click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
 @click.option(
@@ -30,7 +38,7 @@ _PORT = 7070
     default=1000,
     show_default=True,
     metavar="NODES",
-    help="Nominate pods where the cluster has so many nodes; with fewer, one write less is quicker.",
+    help="Number of nodes from which pods are nominated to their node; in smaller clusters one write less is faster.",
 )
 @click.option(
     "--nominate-claims-from",
@@ -38,26 +46,27 @@ _PORT = 7070
     default=10,
     show_default=True,
     metavar="NODES",
-    help="The same for pods with claims, for which kube-scheduler does more on each node.",
+    help="The same for pods with claims, for which kube-scheduler has more work on each node.",
 )
 @click.option(
     "--status",
     default="",
     metavar="[HOST]:PORT",
-    help="Answer /livez, /readyz and /metrics there; default: nowhere.",
+    help="Address of /livez, /readyz and /metrics; default: none.",
 )
 @click.option(
-    "--beside",
+    "--scheduler-lease",
     default="",
     metavar="LEASE",
-    help="Lead together with the kube-scheduler in this replica's pod, whose replicas agree by this lease.",
+    help="Lease of the kube-schedulers that run beside the replicas; the planner beside their leader is the leader.",
 )
 @click.option(
     "--handshake",
     type=click.Choice(["extender", "affinity"]),
     default="extender",
     show_default=True,
-    help="Who gives pods their nodes: a kube-scheduler that asks here, or any, within a few nodes that are named to it.",
+    help="extender: a kube-scheduler calls the planner; affinity: any kube-scheduler binds pods within node affinities that the"
+    " planner writes.",
 )
 @click.option(
     "--moves",
@@ -65,7 +74,7 @@ _PORT = 7070
     default=8,
     show_default=True,
     metavar="PODS",
-    help="Pods that may be on the move at a time to make room for others, of those that say they are movable; 0: none.",
+    help="Maximum number of movable pods that are being moved at a time to make room for others; 0: move no pods.",
 )
 @click.option(
     "--move-after",
@@ -73,15 +82,15 @@ _PORT = 7070
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Others are moved only for a pod that has waited this long.",
+    help="Waiting time after which pods are moved to make room for a waiting pod.",
 )
 @click.option(
-    "--move-rest",
+    "--move-interval",
     type=click.FloatRange(0, 86_400 * 30),
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="No pod is moved that has not been where it is this long.",
+    help="Minimum time that a pod stays on its node before it is moved.",
 )
 @click.option(
     "--give-back-after",
@@ -89,7 +98,8 @@ _PORT = 7070
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="A plan whose pod kube-scheduler refuses for this long is given back; the pod is planned again after growing delays.",
+    help="Time after which the plan of a pod that kube-scheduler refuses is withdrawn; the pod is planned again after growing"
+    " delays.",
 )
 @click.option(
     "--system-namespace",
@@ -98,13 +108,13 @@ _PORT = 7070
     default=("kube-system",),
     show_default=True,
     metavar="NAME",
-    help="A namespace in which priorities of the system count, beside the planner's own; may be given several times.",
+    help="Namespace in which system priorities apply, besides the planner's own; repeat for several.",
 )
 @click.option(
     "--nodes",
     default="",
     metavar="SELECTOR",
-    help="Plan the nodes of one pool, calabash.dev/pool=NAME, or those of none, !calabash.dev/pool; default: all.",
+    help="Nodes to plan: those of one pool, calabash.dev/pool=NAME, or of no pool, !calabash.dev/pool; default: all.",
 )
 def planner(
     *,
@@ -115,19 +125,19 @@ def planner(
     nominate_from: int,
     nominate_claims_from: int,
     status: str,
-    beside: str,
+    scheduler_lease: str,
     handshake: str,
     moves: int,
     move_after: float,
-    move_rest: float,
+    move_interval: float,
     give_back_after: float,
     system_namespaces: tuple[str, ...],
     nodes: str,
 ) -> None:
-    """Plan a cluster's devices and answer its kube-scheduler.
+    """Plan the devices of a cluster and serve its kube-scheduler.
 
-    Gives pods their devices, releases them to a stock kube-scheduler, and answers its filter, preempt and bind questions.
-    Several may run; one leads.
+    Chooses devices for pods, releases the pods to a stock kube-scheduler, and answers its filter, preempt and bind requests.
+    Several replicas may run; one of them is the leader.
     """
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.objects.shards import Shard  # noqa: PLC0415
@@ -137,20 +147,20 @@ def planner(
 
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
-        raise CalabashError(f"{listen!r} is not HOST:PORT", hint=f"127.0.0.1:{_PORT} for example")
+        raise CalabashError(f"{listen!r} is not HOST:PORT", hint=f"write 127.0.0.1:{_PORT}, for example")
     status_host, _, status_port = status.rpartition(":")
     if status and not (status_port.isdigit() and int(status_port) < 1 << 16):
-        raise CalabashError(f"{status!r} is not [HOST]:PORT", hint=":7071 for example")
+        raise CalabashError(f"{status!r} is not [HOST]:PORT", hint="write :7071, for example")
     if not _is_loopback(host.strip("[]")):
         raise CalabashError(
-            f"{listen!r} is not an address of the loopback",
-            hint=f"every client that reaches it may bind pods: let kube-scheduler run beside it and ask 127.0.0.1:{_PORT}",
+            f"{listen!r} is not a loopback address",
+            hint=f"every client that reaches the planner may bind pods: run kube-scheduler beside it, with 127.0.0.1:{_PORT}",
         )
     shard = Shard.from_selector(nodes)
     if handshake == Handshake.AFFINITY and not shard.everything:
         raise CalabashError(
-            f"--nodes {nodes} with --handshake affinity: the cluster's own kube-scheduler serves all pods alike",
-            hint="let a kube-scheduler run beside each planner: --handshake extender",
+            f"--nodes {nodes} cannot be combined with --handshake affinity, with which one kube-scheduler serves all pods",
+            hint="run a kube-scheduler beside each planner, with --handshake extender",
         )
     settings = PlannerSettings(
         host=host.strip("[]"),
@@ -161,11 +171,11 @@ def planner(
         identity=identity,
         nominate_nodes_min=nominate_from,
         nominate_claims_nodes_min=nominate_claims_from,
-        scheduler_lease=beside,
+        scheduler_lease=scheduler_lease,
         handshake=Handshake(handshake),
         moves_at_once=moves,
         move_after_s=move_after,
-        move_rest_s=move_rest,
+        move_rest_s=move_interval,
         refused_s=give_back_after,
         system_namespaces=system_namespaces,
         shard=shard,

@@ -23,17 +23,27 @@ if TYPE_CHECKING:
 
 @click.group()
 def remote() -> None:
-    """Use cards of other machines."""
+    """Use devices of other machines: add servers, list their devices, and reserve devices."""
 
 
 @remote.command()
 @click.argument("address", metavar="HOST:PORT")
 @click.option(
-    "--token", "file", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Its token; - reads it."
+    "--token",
+    "file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Token file of the server; - reads standard input.",
 )
-@click.option("--name", default="", metavar="NAME", help="What to call it. Default: its own name.")
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="Name of the server on this machine. Default: the name that the server reports.",
+)
 def add(address: str, file: Path, name: str) -> None:
-    """Remember a server and its token; it is asked once whether both are right."""
+    """Add a server with its token, after checking both with a request to the server."""
     from calabash.broker.addresses import parse_address  # noqa: PLC0415
     from calabash.broker.client.connection import RemoteServerClient  # noqa: PLC0415
     from calabash.broker.token_file import read_token_file  # noqa: PLC0415
@@ -43,13 +53,13 @@ def add(address: str, file: Path, name: str) -> None:
     view = server.call("GET", "/v1/server", timeout_s=ASK_S)
     server = replace(server, name=name or view["name"])
     account().add(server)
-    click.echo(f"server {server.name} is known: {len(view['cards'])} cards")
+    click.echo(f"server {server.name} added: {len(view['cards'])} cards")
 
 
 @remote.command()
 @click.argument("name")
 def remove(name: str) -> None:
-    """Forget a server and its token."""
+    """Remove a server and its token from this machine."""
     account().remove(name)
     click.echo(name)
 
@@ -100,7 +110,11 @@ def _cards(names: Sequence[str], filters: Sequence[str]) -> list[Row]:
 
 
 _filters = click.option(
-    "--filter", "filters", multiple=True, metavar="TERMS", help="Only such cards: 'memory>=40GiB,model~A100'."
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="TERMS",
+    help="Only matching cards, such as 'memory>=40GiB,model~A100'.",
 )
 _servers = click.option(
     "--server", "names", multiple=True, metavar="NAME", help="Only this server; repeat for several."
@@ -112,7 +126,7 @@ _servers = click.option(
 @_servers
 @output.option
 def list_cards(filters: tuple[str, ...], names: tuple[str, ...], fmt: str) -> None:
-    """List the cards of all servers and what is free of them."""
+    """List the cards of all servers with their free memory and compute."""
     output.emit("RemoteCardList", _cards(names, filters), LIST_COLUMNS, fmt, name="uuid")
 
 
@@ -121,7 +135,7 @@ def list_cards(filters: tuple[str, ...], names: tuple[str, ...], fmt: str) -> No
 @_servers
 @output.option
 def smi(filters: tuple[str, ...], names: tuple[str, ...], fmt: str) -> None:
-    """Show how busy the cards of all servers are, and which leases hold them."""
+    """Show the utilization, memory use and leases of the cards of all servers."""
     output.emit("RemoteCardList", _cards(names, filters), SMI_COLUMNS, fmt, name="uuid")
 
 
@@ -138,7 +152,7 @@ SESSION_COLUMNS = (
     Column(title="MEMORY", text=lambda r: format_mib(r["memory_mib"]), right=True),
     Column(title="KIND", text=lambda r: "reserved" if r["reserved"] else "run"),
     Column(title="SESSIONS", text=lambda r: str(len(r["sessions"])), right=True),
-    Column(title="FROM", text=lambda r: ",".join(sorted({s["peer"] for s in r["sessions"]})) or "-", wide=True),
+    Column(title="CLIENTS", text=lambda r: ",".join(sorted({s["peer"] for s in r["sessions"]})) or "-", wide=True),
     Column(title="AGE", text=_age, right=True),
     Column(title="ENDS IN", text=lambda r: format_duration(r["ends_in_s"]), right=True, wide=True),
     Column(title="COMMAND", text=command_line),
@@ -154,26 +168,30 @@ def _leases(names: Sequence[str]) -> list[dict[str, Any]]:
 @_servers
 @output.option
 def sessions(names: tuple[str, ...], fmt: str) -> None:
-    """List what is held with this user's tokens: runs and reservations, and the programs that use them."""
+    """List the leases of this user's tokens, runs and reservations, with the programs that use them."""
     output.emit("LeaseList", _leases(names), SESSION_COLUMNS, fmt)
 
 
 @remote.command()
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Cards.")
-@click.option("--memory", metavar="SIZE", help="Memory of each card. Default: the whole card.")
+@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of cards.")
+@click.option("--memory", metavar="SIZE", help="Memory of each card. Default: all of it.")
 @click.option(
     "--cores", metavar="PERCENT", help="Compute share of each card. Default: best-effort with --memory, else 100."
 )
 @click.option(
-    "--idle", default="10m", show_default=True, metavar="TIME", help="Given back when nobody uses it so long."
+    "--idle",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="Release the reservation after this time without use.",
 )
-@click.option("--wait", default="0", metavar="TIME", help="Wait so long for room. Default: do not wait.")
+@click.option("--wait", default="0", metavar="TIME", help="Maximum time to wait for free cards. Default: do not wait.")
 @_filters
-@click.option("--server", "names", multiple=True, metavar="NAME", help="This server.")
+@click.option("--server", "names", multiple=True, metavar="NAME", help="Use this server; repeat for several.")
 @click.option(
-    "--span", is_flag=True, help="Of several servers, where one has too few; prints all leases, joined by commas."
+    "--span", is_flag=True, help="Use several servers if one has too few cards; prints all leases, joined by commas."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing while it waits.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no reason of waiting.")
 @output.option_of("table", "json", "yaml")
 def reserve(
     *,
@@ -188,12 +206,12 @@ def reserve(
     quiet: bool,
     fmt: str,
 ) -> None:
-    """Keep cards for several programs: `calabash run --remote --lease ID -- PROGRAM` uses them."""
+    """Reserve cards for several programs, which `calabash run --remote --lease ID -- PROGRAM` starts."""
     from calabash.cli.run.remote_run import leases, write_keys  # noqa: PLC0415
 
     idle_s = parse_duration_s(idle)
     if idle_s < 1:
-        raise CalabashError(f"--idle {idle} is too short", hint="at least 1s")
+        raise CalabashError(f"--idle {idle} is below the minimum of 1s", hint="give 1s or more")
     order = {
         "gpus": gpus,
         **({"memory_mib": parse_memory_mib(memory)} if memory else {}),
@@ -213,14 +231,14 @@ def reserve(
 @remote.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def release(ids: tuple[str, ...]) -> None:
-    """Give reservations or runs back; programs that use them lose their cards."""
+    """Release leases of reservations or runs; programs that use them lose their cards."""
     kept, held = account(), _leases(())
     servers: dict[str, str] = {}
     for wanted in (one for several in ids for one in several.split(",")):
         meant = [lease for lease in held if lease["id"].startswith(wanted)] if wanted else []
         if len(meant) != 1:
             raise CalabashError(
-                f"{'several leases begin' if meant else 'no lease begins'} with {wanted[:40]!r}",
+                f"{f'{len(meant)} leases match' if meant else 'no lease matches'} {wanted[:40]!r}",
                 reason=Reason.NOT_FOUND,
                 hint="see `calabash remote sessions`",
             )
@@ -230,4 +248,4 @@ def release(ids: tuple[str, ...]) -> None:
         kept.servers(servers[lease])[0].call("DELETE", f"/v1/leases/{lease}", timeout_s=30)
         kept.delete_key(lease)
 
-    for_each(list(servers), give_back, done="given back")
+    for_each(list(servers), give_back, done="released")

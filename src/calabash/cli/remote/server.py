@@ -40,44 +40,48 @@ def own_server() -> Any:
 
 @click.group()
 def server() -> None:
-    """Offer the cards of this machine to programs on other machines."""
+    """Serve the devices of this machine to programs on other machines."""
 
 
 server.add_command(token)
 
 
 @server.command()
-@click.option("--listen", default="", metavar="HOST:PORT", help="Where to listen, like 0.0.0.0:7433.")
+@click.option("--listen", default="", metavar="HOST:PORT", help="Address to listen on, such as 0.0.0.0:7433.")
 @click.option(
     "--port",
     "ports",
     multiple=True,
     metavar="VPC/SUBNET/PORT",
-    help="Listen inside a tenant's network, at this port of it; repeat for several. With :NUMBER at another than 7433.",
+    help="Listen on this port of a tenant network, at TCP port 7433, or NUMBER with :NUMBER; repeat for several.",
 )
-@click.option("--sim", metavar="NAME", help="Start the pool with a simulated node when none runs.")
-@click.option("--name", default="", metavar="NAME", help="What filters call it. Default: the name of this machine.")
+@click.option("--sim", metavar="NAME", help="If no pool runs, start one with this simulated node.")
+@click.option("--name", default="", metavar="NAME", help="Name of the server in filters. Default: the host name.")
 @click.option(
-    "--grace", default="60s", show_default=True, metavar="TIME", help="How long a break of the network may be."
+    "--grace",
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Time for which a lease survives a broken connection.",
 )
 @click.option(
     "--on-revoke",
     type=click.Choice(["cut", "finish"]),
     default="cut",
     show_default=True,
-    help="What becomes of programs whose token was revoked or has expired.",
+    help="End programs whose token was revoked or has expired, or let them finish.",
 )
-@click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
+@click.option("--foreground", is_flag=True, help="Run in the foreground, attached to the terminal.")
 def up(
     *, listen: str, ports: tuple[str, ...], sim: str | None, name: str, grace: str, on_revoke: str, foreground: bool
 ) -> None:
-    """Start the server, and the pool when none runs yet."""
+    """Start the server, and the pool if none runs."""
     from calabash.broker.addresses import parse_address  # noqa: PLC0415
 
     _check_addresses(listen, ports)
     address, grace_s = parse_address(listen) if listen else None, parse_duration_s(grace)
     if not 1 <= grace_s <= 86_400:
-        raise CalabashError(f"--grace {grace} is out of range", hint="1s to 24h")
+        raise CalabashError(f"--grace {grace} is out of range", hint="give 1s to 24h")
     _pool_is_up(sim)
     named = name or socket.gethostname()
     if foreground:
@@ -106,17 +110,17 @@ def _check_addresses(listen: str, ports: tuple[str, ...]) -> None:
 
     if not listen and not ports:
         raise CalabashError(
-            "it is not said where to listen",
-            hint="--listen 0.0.0.0:7433, or --port VPC/SUBNET/PORT inside a tenant's network",
+            "neither --listen nor --port is given",
+            hint="give --listen 0.0.0.0:7433, or --port VPC/SUBNET/PORT to listen in a tenant network",
         )
     names = [parse_tenant_listener(port).port for port in ports]
     if len(set(names)) != len(names):
-        raise CalabashError(f"{len(names)} ports are named, some of them twice", hint="each once")
+        raise CalabashError("--port names a port twice", hint="give each port once")
     if ports and os.geteuid() != 0:
         raise CalabashError(
-            "only root may enter a tenant's network",
+            "--port requires root, to enter the tenant network",
             reason=Reason.NOT_PERMITTED,
-            hint="start the server as root, as its pool is",
+            hint="start the server as root, like its pool",
         )
 
 
@@ -136,13 +140,13 @@ def _pool_is_up(sim: str | None) -> None:
         words = ["up", *(["--sim", sim] if sim else [])]
         code = start_module(COMMANDS, *words, inherit=INHERITED, environment=_home(), stdout=sys.stderr.fileno()).wait()
         if code:
-            sys.exit(code)  # it has said why
+            sys.exit(code)  # the command has printed the reason
         return
     if sim and status["sim"] != sim:
         raise CalabashError(
-            f"the pool that runs is on {served_node(status)}, not on simulated node {sim}",
+            f"the running pool serves {served_node(status)}, not simulated node {sim}",
             reason=Reason.POOL_RUNNING,
-            hint="leave --sim out, or stop it with `calabash down`",
+            hint="omit --sim, or stop the pool with `calabash down`",
         )
 
 
@@ -201,9 +205,9 @@ def _last_words(log: Path, start: int, code: int) -> CalabashError:
 
 
 @server.command()
-@click.option("--force", is_flag=True, help="Take back what is held first.")
+@click.option("--force", is_flag=True, help="Release held leases first.")
 def down(force: bool) -> None:
-    """Stop the server. Refuses while leases are held, unless --force; the pool stays up."""
+    """Stop the server. Fails while leases are held, unless --force is given. The pool keeps running."""
     found = own_server()
     pid = found.call("GET", "/v1/server")["pid"]
     found.call("POST", "/v1/shutdown", {"force": force}, timeout_s=120)
@@ -216,7 +220,7 @@ def down(force: bool) -> None:
 @server.command()
 @output.option
 def status(fmt: str) -> None:
-    """Show the server: its address, cards and leases."""
+    """Show the server: address, cards, leases."""
     view = own_server().call("GET", "/v1/server")
     if fmt in ("json", "yaml"):
         click.echo(output.document("Server", view, fmt))
@@ -227,7 +231,7 @@ def status(fmt: str) -> None:
     rows = [
         ("server", f"{view['name']}, pid {view['pid']}, version {view['version']}"),
         ("address", _addresses()),
-        ("leases", str(view["leases"]) + (", takes no new ones: it is being drained" if view["draining"] else "")),
+        ("leases", str(view["leases"]) + (", draining: grants no new leases" if view["draining"] else "")),
         ("cards", str(len(view["cards"]))),
         ("grace", format_duration(view["grace_s"])),
         ("driver", view["driver"]),
@@ -238,13 +242,13 @@ def status(fmt: str) -> None:
 
 @server.command()
 def drain() -> None:
-    """Take no new leases; what runs may finish."""
+    """Stop granting new leases; existing leases continue."""
     own_server().call("POST", "/v1/drain", {"draining": True})
-    click.echo("the server takes no new leases")
+    click.echo("the server grants no new leases")
 
 
 @server.command()
 def undrain() -> None:
-    """Take new leases again."""
+    """Grant new leases again."""
     own_server().call("POST", "/v1/drain", {"draining": False})
-    click.echo("the server takes new leases")
+    click.echo("the server grants new leases")

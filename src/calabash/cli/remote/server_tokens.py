@@ -32,22 +32,30 @@ def _office() -> Any:
 
 @click.group()
 def token() -> None:
-    """Say who may use how much of this server."""
+    """Create, list and revoke the tokens of this server, which authenticate users and limit their use."""
 
 
 @token.command()
 @click.argument("name")
-@click.option("--gpus", type=click.IntRange(0, 4096), default=1, show_default=True, help="Cards at a time.")
 @click.option(
-    "--memory", metavar="SIZE", help="Device memory at a time, over all cards, like 40GiB. Default: no limit."
+    "--gpus", type=click.IntRange(0, 4096), default=1, show_default=True, help="Maximum number of cards at a time."
 )
-@click.option("--cores", default="100", show_default=True, metavar="PERCENT", help="Largest share of a card.")
-@click.option("--expires", default="30d", show_default=True, metavar="TIME", help="How long it counts.")
 @click.option(
-    "--server", "servers", multiple=True, metavar="HOST:PORT", help="An address of this server, for the file."
+    "--memory",
+    metavar="SIZE",
+    help="Maximum device memory at a time, summed over cards, such as 40GiB. Default: no limit.",
+)
+@click.option("--cores", default="100", show_default=True, metavar="PERCENT", help="Maximum compute share of a card.")
+@click.option("--expires", default="30d", show_default=True, metavar="TIME", help="Lifetime of the token.")
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Address of this server to write into the file; repeat for several.",
 )
 def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str, servers: tuple[str, ...]) -> None:
-    """Write a token to standard output: send it to a file, and that file to whom it is for.
+    """Create a token and print it on standard output; redirect it to a file, and give the file to the user.
 
     \b
     calabash server token create vision --gpus 2 --memory 40GiB --expires 30d > vision.token
@@ -61,7 +69,7 @@ def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str
     memory_mib = parse_memory_mib(memory) if memory else 0
     percent, valid_s = parse_percent(cores), parse_duration_s(expires)
     if not 1 <= valid_s <= 36_500 * 86_400:
-        raise CalabashError(f"--expires {expires} is out of range", hint="at least a second, at most 36500d")
+        raise CalabashError(f"--expires {expires} is out of range", hint="give 1s to 36500d")
     office = _office()
     text = office.create(name, gpus=gpus, memory_mib=memory_mib, cores=percent, valid_s=valid_s, now=time.time())
     certificate = fingerprint(certificate_of(home() / "server", socket.gethostname()))
@@ -94,7 +102,7 @@ def _for_its_owner_only() -> None:
 def _state(row: Row) -> str:
     if row["revoked"]:
         return "revoked"
-    return "expired" if row["expires"] <= time.time() else "counts"
+    return "expired" if row["expires"] <= time.time() else "valid"
 
 
 COLUMNS = (
@@ -112,7 +120,7 @@ COLUMNS = (
 @token.command("list")
 @output.option
 def list_tokens(fmt: str) -> None:
-    """List the tokens that were given out."""
+    """List the tokens that were created."""
     rows = [
         {
             "name": t.claims.name,
@@ -133,15 +141,19 @@ def list_tokens(fmt: str) -> None:
 @token.command()
 @click.argument("name")
 def revoke(name: str) -> None:
-    """Revoke all tokens of a name, or the one of an id; it counts at once."""
+    """Revoke all tokens with a name, or the token with an ID, with immediate effect."""
     for claims in _office().revoke(name, time.time()):
         click.echo(claims.id)
 
 
 @token.command("rotate-keys")
 @click.option(
-    "--keep", default="30d", show_default=True, metavar="TIME", help="How long tokens of the keys before count."
+    "--keep",
+    default="30d",
+    show_default=True,
+    metavar="TIME",
+    help="Time for which tokens signed with earlier keys remain valid.",
 )
 def rotate_keys(keep: str) -> None:
-    """Sign new tokens with a new key; `--keep 0` makes all those before useless at once."""
+    """Create a new key to sign tokens with; `--keep 0` invalidates all earlier tokens immediately."""
     click.echo(_office().rotate(keep_s=parse_duration_s(keep), now=time.time()))

@@ -1,9 +1,7 @@
 """``calabash run``: request a slice, enter it, and replace this process by the program.
 
-The program takes over this process, so exit codes, signals, the terminal and job control are its own. Where the kernel
-records
-the membership, the pool has moved this process into the slice's control group when it answers. Elsewhere the program is
-tied
+The program takes over this process, and so its exit code, signals, terminal and job control. Where control groups record
+the membership, the pool moves this process into the slice's control group before it answers. Elsewhere the program is tied
 to its slice by a lease: a shared lock on a file that every descendant inherits, which the kernel drops when the last one
 ends.
 
@@ -135,6 +133,6 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     except OSError as error:
         print_on_stderr(f"error: {command[0]}: {error.strerror}")
         print_on_stderr(
-            "hint: shorten its arguments" if "long" in (error.strerror or "") else "hint: is it executable?"
+            "hint: shorten its arguments" if "long" in (error.strerror or "") else "hint: check that it is executable"
         )
         sys.exit(126)

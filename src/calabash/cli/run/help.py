@@ -22,8 +22,10 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
 @_options
-@click.option("-q", "--quiet", is_flag=True, help="Print neither the grant nor the reason of waiting.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the grant even if standard error is not a terminal.")
+@click.option("-q", "--quiet", is_flag=True, help="Print neither the granted allocation nor the reason of waiting.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print the granted allocation even if standard error is not a terminal."
+)
 @click.option("--remote", is_flag=True, help="Use devices of another machine; see `calabash remote`.")
 @click.option(
     "--filter",
@@ -58,6 +60,6 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     if any(far.values()):
         named = {"filters": "--filter", "servers": "--server", "lease": "--lease", "span": "--span"}
         asked = next(named[name] for name, value in far.items() if value)
-        raise CalabashError(f"{asked} goes with --remote only", hint="add --remote, or leave it out")
+        raise CalabashError(f"{asked} requires --remote", hint=f"add --remote, or omit {asked}")
     said = {run_options.QUIET: given["quiet"], run_options.VERBOSE: given["verbose"]}
     start(words | {flag: ("1",) for flag, value in said.items() if value}, command)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-_SHOWN_CHARACTERS_MAX = 4096  # of the command line that the pool keeps, to show it
+_SHOWN_CHARACTERS_MAX = 4096  # length to which the command line is cut for display by the pool
 
 
 class Option:
@@ -48,7 +48,7 @@ def _whole(flag: str, low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         digits = text.strip().removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and low <= int(text) <= high):
-            raise CalabashError(f"{flag} {text!r} is out of range", hint=f"a whole number, {low} to {high}")
+            raise CalabashError(f"{flag} {text!r} is out of range", hint=f"give a whole number from {low} to {high}")
         return int(text)
 
     return read
@@ -71,7 +71,7 @@ def _fault_signal(text: str) -> str:
 def _text(text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):  # bytes that are not UTF-8
         raise CalabashError(
-            f"--model {text!r} is not the name of a model", hint="see `calabash smi` for those there are"
+            f"--model {text!r} is not the name of a model", hint="`calabash smi` shows the models of this pool"
         )
     return text
 
@@ -87,13 +87,15 @@ def _name(flag: str) -> Callable[[str], str]:
 
 def _profile(text: str) -> str:
     if not text or len(text) > 32 or not (text.isascii() and text.isprintable()):
-        raise CalabashError(f"--mig {text[:64]!r} is not a profile", hint="like 1g.10gb; see `calabash mig show`")
+        raise CalabashError(
+            f"--mig {text[:64]!r} is not a profile", hint="write 1g.10gb, for example; see `calabash mig show`"
+        )
     return text
 
 
 def _port(text: str) -> str:
     if text.count("/") != 2 or len(text) > 128 or not text.isascii() or not all(text.split("/")):
-        raise CalabashError(f"--port {text[:128]!r} is not a port", hint="write it as red/a/web1: VPC, subnet, port")
+        raise CalabashError(f"--port {text[:128]!r} is not a port", hint="write VPC/SUBNET/PORT, such as red/a/web1")
     return text
 
 
@@ -135,7 +137,8 @@ OPTIONS = (
         _profile,
         default="",
         metavar="PROFILE",
-        text="A MIG instance of this profile, like 1g.10gb, or a part of one, like 1c.3g.40gb, without --memory and --cores.",
+        text="Profile of a MIG GPU instance, such as 1g.10gb, or compute instance, such as 1c.3g.40gb. Excludes --memory and"
+        " --cores.",
     ),
     Option(
         "--isolation",
@@ -143,7 +146,7 @@ OPTIONS = (
         _choice("--isolation", "cooperative", "brokered", "hardware"),
         default="",
         metavar="LEVEL",
-        text="Least isolation of tenants: cooperative, brokered, hardware. Determines the mode.",
+        text="Minimum isolation between tenants: cooperative, brokered, hardware. Determines the mode.",
     ),
     Option(
         "--policy",
@@ -183,7 +186,7 @@ OPTIONS = (
         _name("--queue"),
         default="default",
         metavar="NAME",
-        text="Queue to wait in. Default: the tenant's, else default.",
+        text="Queue of the request. Default: the tenant's queue, else default.",
     ),
     Option(
         "--priority",
@@ -191,7 +194,7 @@ OPTIONS = (
         _whole("--priority", -1000, 1000),
         default=0,
         metavar="N",
-        text="Priority, -1000 to 1000; larger goes first. Default: 0.",
+        text="Priority, -1000 to 1000; higher priorities are served first. Default: 0.",
     ),
     Option(
         "--gang",
@@ -199,7 +202,7 @@ OPTIONS = (
         _name("--gang"),
         default="",
         metavar="NAME",
-        text="Start only when --gang-size members of gang NAME can start.",
+        text="Start together with the other members of gang NAME; needs --gang-size.",
     ),
     Option(
         "--gang-size",
@@ -207,7 +210,7 @@ OPTIONS = (
         _whole("--gang-size", 1, 100_000),
         default=1,
         metavar="N",
-        text="Members that the gang needs to start.",
+        text="Number of members that must be placeable before any of the gang starts.",
     ),
     Option(
         "--on-fault",
@@ -215,7 +218,7 @@ OPTIONS = (
         _fault_signal,
         default="",
         metavar="SIGNAL",
-        text="Signal that its programs get when their device fails: SIGTERM, SIGUSR1, none. Default: none.",
+        text="Signal sent to the programs when their device fails: SIGTERM, SIGUSR1, none. Default: none.",
     ),
     Option(
         "--port",
@@ -231,7 +234,7 @@ OPTIONS = (
         parse_duration_s,
         default=0.0,
         metavar="TIME",
-        text="Expected run time; lets it pass those it will not delay.",
+        text="Expected run time, with which the request can be started before earlier requests that it will not delay.",
     ),
     Option(
         "--wait",
@@ -239,7 +242,7 @@ OPTIONS = (
         parse_duration_s,
         default=0.0,
         metavar="TIME",
-        text="Wait so long for room: 60s, 10m. Default: do not wait.",
+        text="Maximum time to wait for free devices, such as 60s or 10m. Default: do not wait.",
     ),
 )
 QUIET = "--quiet"
@@ -277,17 +280,17 @@ def split(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]] | None
 def request(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
     """Return the body of the request. Raises BAD_REQUEST if an amount is invalid."""
     if not command[0]:
-        raise CalabashError("the program's name is empty", hint="name the program behind --, like -- python train.py")
+        raise CalabashError("the program's name is empty", hint="give the program after --, such as -- python train.py")
     body: dict[str, Any] = {}
     for option in OPTIONS:
         values = [option.read(value) for value in given.get(option.flag, ())]
         value = values if option.several else values[-1] if values else option.default
-        if value is not None:  # what was not named is left to the pool
+        if value is not None:  # the pool chooses values of options that are not given
             body[option.field] = value
     if given.get("--gang") and not given.get("--gang-size"):
         raise CalabashError(
-            f"--gang {body['gang']} without --gang-size: a gang of one does not wait for others",
-            hint="say how many members start together, like --gang-size 4",
+            f"--gang {body['gang']} is given without --gang-size, so it would not wait for other members",
+            hint="give the number of members that start together, such as --gang-size 4",
         )
     body["command"] = _shown(command)
     return body

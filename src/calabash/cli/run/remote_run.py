@@ -176,7 +176,7 @@ def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tu
     raise CalabashError(
         failure.message,
         reason=failure.reason,
-        hint="wait for free devices with --wait 10m, or request fewer; `calabash remote list` shows what is free",
+        hint="wait for free devices with --wait 10m, or request fewer; `calabash remote list` shows free devices",
     )
 
 
@@ -190,7 +190,7 @@ def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict
     for option in run_options.OPTIONS:
         if given.get(option.flag) and option.field not in _TAKEN:
             raise CalabashError(
-                f"{option.flag} does not go with --remote",
+                f"{option.flag} cannot be used with --remote",
                 hint="sharing mode and account are determined by the server and its token",
             )
     return {name: value for name, value in body.items() if name in _TAKEN}
@@ -202,7 +202,7 @@ def _reserved(
     """Return the server of a reservation, its full ID, and the grace period for renewals in seconds."""
     asked = [flag for flag, values in given.items() if values] + (["--filter"] if filters else [])
     if asked:
-        raise CalabashError(f"{asked[0]} does not go with --lease", hint="the reservation determines the devices")
+        raise CalabashError(f"{asked[0]} cannot be used with --lease", hint="the reservation determines the devices")
     refusal: CalabashError | None = None
     for server in account().servers(*servers):
         try:

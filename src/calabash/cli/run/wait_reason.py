@@ -46,7 +46,7 @@ class WaitingLine:
             return
         for row in found:
             if row["state"] == "pending":
-                why = row["explanation"] or row["reason"] or "for its turn"
+                why = row["explanation"] or row["reason"] or "not decided yet"
                 self._write(f"waiting at position {row['position']} in queue {row['queue']}: {why}")
                 self._said = True
                 return

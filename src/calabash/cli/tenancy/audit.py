@@ -15,7 +15,7 @@ COLUMNS = (
     Column(title="ID", text=lambda r: str(r["id"]), right=True),
     Column(title="TIME", text=lambda r: f"{datetime.fromtimestamp(r['at'], UTC):%Y-%m-%dT%H:%M:%SZ}"),
     Column(title="USER", text=lambda r: dash(r["user"])),
-    Column(title="FROM", text=lambda r: dash(r["origin"])),
+    Column(title="ORIGIN", text=lambda r: dash(r["origin"])),
     Column(title="TENANT", text=lambda r: dash(r["tenant"])),
     Column(title="ACTION", text=lambda r: r["action"]),
     Column(title="TARGET", text=lambda r: dash(r["target"])),
@@ -27,12 +27,14 @@ COLUMNS = (
 
 @click.group()
 def audit() -> None:
-    """Show who did what from where, and check that nobody has changed it."""
+    """Show the audit log, with user, origin and action of each change, and verify that the log is unaltered."""
 
 
 @audit.command("list")
-@click.option("--after", type=click.IntRange(0), help="List what follows this line. Default: the newest lines.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Lines at most.")
+@click.option(
+    "--after", type=click.IntRange(0), help="List lines after the line with this ID. Default: the newest lines."
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum number of lines.")
 @output.option
 def list_audit(after: int | None, limit: int, fmt: str) -> None:
     """List lines of the audit log, oldest first."""
@@ -44,14 +46,14 @@ def list_audit(after: int | None, limit: int, fmt: str) -> None:
 @audit.command()
 @output.option
 def verify(fmt: str) -> None:
-    """Follow the chain of the log; exit code 1 when a line was changed, removed or cut off."""
+    """Verify the hash chain of the audit log; exit code 1 if a line was changed, removed or cut off."""
     found = client().get("/v1/audit/verify")
     if fmt in ("json", "yaml"):
         click.echo(output.document("AuditVerification", found, fmt))
         sys.exit(0 if found["whole"] else 1)
     if found["whole"]:
-        click.echo(f"the audit log is whole up to line {found['last']}")
+        click.echo(f"the audit log is intact up to line {found['last']}")
         return
-    click.echo(f"error: the audit log holds up to line {found['last']}: {found['wrong']}", err=True)
-    click.echo("hint: compare it with a backup of the database", err=True)
+    click.echo(f"error: the audit log is intact only up to line {found['last']}: {found['wrong']}", err=True)
+    click.echo("hint: compare the log with a backup of the database", err=True)
     sys.exit(1)

@@ -27,7 +27,7 @@ def _moment(at_s: float) -> str:
 
 
 def _counted_to(row: Mapping[str, Any]) -> str:
-    """Return the time up to which a draft has usage; "-" for an issued invoice, which has its whole month."""
+    """Return the time up to which a draft includes usage; "-" for an issued invoice, which includes its whole month."""
     known = row["state"] == "draft" and row["counted_to_s"]
     return _moment(row["counted_to_s"]) if known else dash("")
 
@@ -41,7 +41,7 @@ COLUMNS = (
     Column(title="NET", text=lambda r: r["net"], right=True),
     Column(title="TOTAL", text=lambda r: r["total"], right=True),
     Column(title="CURRENCY", text=lambda r: dash(r["currency"])),
-    Column(title="COUNTED TO", text=_counted_to),
+    Column(title="USAGE UNTIL", text=_counted_to),
     Column(title="DUE", text=lambda r: dash(r["due"]), wide=True, right=True),
     Column(title="CREDITS", text=lambda r: dash(r["credits"]), wide=True),
     Column(title="OPEN", text=lambda r: dash(r["open"]), wide=True, right=True),
@@ -50,13 +50,13 @@ COLUMNS = (
 )
 LINE_COLUMNS = (
     Column(title="PROJECT", text=lambda r: dash(r["project"])),
-    Column(title="WHAT", text=lambda r: r["measure"]),
+    Column(title="MEASURE", text=lambda r: r["measure"]),
     Column(title="MODEL", text=lambda r: dash(r["model"])),
     Column(title="MODE", text=lambda r: dash(r["mode"])),
-    Column(title="PRICE OF", text=lambda r: dash(r["price"])),
+    Column(title="PRICE RULE", text=lambda r: dash(r["price"])),
     Column(title="HOURS", text=lambda r: r["hours"], right=True),
     Column(title="UNIT", text=lambda r: r["unit"]),
-    Column(title="PRICE", text=lambda r: r["unit_price"], right=True),
+    Column(title="UNIT PRICE", text=lambda r: r["unit_price"], right=True),
     Column(title="AMOUNT", text=lambda r: r["amount"], right=True),
 )
 
@@ -67,8 +67,8 @@ ITEM_COLUMNS = (
     Column(title="SHARE", text=lambda r: f"{r['share_percent']}%", right=True),
     Column(title="FROM", text=lambda r: _moment(r["from_s"])),
     Column(title="TO", text=lambda r: _moment(r["to_s"]) + ("?" if r["uncertain_s"] else "")),
-    Column(title="WHAT", text=lambda r: r["measure"]),
-    Column(title="PRICE OF", text=lambda r: dash(r["price"])),
+    Column(title="MEASURE", text=lambda r: r["measure"]),
+    Column(title="PRICE RULE", text=lambda r: dash(r["price"])),
     Column(title="HOURS", text=lambda r: r["hours"], right=True),
     Column(title="UNIT", text=lambda r: r["unit"]),
     Column(title="AMOUNT", text=lambda r: r["amount"], right=True),
@@ -80,14 +80,14 @@ CHECK_COLUMNS = (
     Column(title="DETAIL", text=lambda r: r["detail"]),
 )
 
-_tenant = click.option("--tenant", default="", metavar="NAME", help="Of that tenant only.")
+_tenant = click.option("--tenant", default="", metavar="NAME", help="Only invoices of this tenant.")
 
 
 @click.group()
 def invoice() -> None:
-    """Draft, issue, show, itemise, verify, credit and take back invoices.
+    """Draft, issue, show, itemise, verify, credit and void invoices.
 
-    WHAT is the number of an invoice, the name of a draft, or a month like 2026-11.
+    INVOICE is the number of an invoice, the name of a draft, or a month such as 2026-11.
     """
 
 
@@ -96,21 +96,21 @@ def invoice() -> None:
 @_tenant
 @output.option
 def draft(month: str, tenant: str, fmt: str) -> None:
-    """Rate a month, as drafts that replace earlier ones.
+    """Rate the usage of MONTH and create drafts, which replace earlier drafts of that month.
 
-    A draft of a month that is not over has the usage up to COUNTED TO, of programs that still run too.
-    Drafts all tenants that have use in the month or a commitment in force. A tenant that cannot be rated is named, and the
-    other tenants are drafted; the command then exits with status 1.
+    Creates a draft for each tenant with usage in the month or with a commitment in force. The draft of a month that is not
+    over includes usage until the time in column USAGE UNTIL, also that of running programs. If a tenant cannot be rated, the
+    drafts of the others are created, and the command names the tenant and exits with status 1.
     """
     if re.fullmatch(r"2[0-9]{3}-(0[1-9]|1[0-2])", month) is None:
-        raise CalabashError(f"{month[:40]!r} is not a month", hint="write it like 2026-11")
+        raise CalabashError(f"{month[:40]!r} is not a month", hint="write year and month, such as 2026-11")
     found = client().post("/v1/invoices", {"month": month, "tenant": tenant}, timeout_s=RATING_S)
     output.emit("InvoiceList", found["items"], COLUMNS, fmt, name="number")
     _require_all(found.get("failed", []), month)
 
 
 @invoice.command("list")
-@click.option("--month", default="", metavar="MONTH", help="Of that month only.")
+@click.option("--month", default="", metavar="MONTH", help="Only invoices of this month, such as 2026-11.")
 @_tenant
 @output.option
 def list_invoices(month: str, tenant: str, fmt: str) -> None:
@@ -119,28 +119,28 @@ def list_invoices(month: str, tenant: str, fmt: str) -> None:
 
 
 @invoice.command("show")
-@click.argument("what")
+@click.argument("what", metavar="INVOICE")
 @_tenant
 @output.option_of("table", "pdf", "html", "csv", "json", "yaml")
-@click.option("--file", type=click.Path(path_type=Path), help="Write it there. Default: standard output.")
+@click.option("--file", type=click.Path(path_type=Path), help="Output file. Default: standard output.")
 def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     """Show an invoice or a draft."""
     row = client().get(f"/v1/invoices/{quoted(_one(what, tenant))}")
     if fmt == "pdf" and file is None and sys.stdout.isatty():
-        raise CalabashError("a PDF is not for a terminal", hint="write it to a file: --file invoice.pdf")
+        raise CalabashError("a PDF cannot be shown in a terminal", hint="write it to a file: --file invoice.pdf")
     _deliver(_written(row, fmt), file)
 
 
 @invoice.command("items")
-@click.argument("what")
+@click.argument("what", metavar="INVOICE")
 @_tenant
 @output.option_of("table", "csv", "json", "yaml")
-@click.option("--file", type=click.Path(path_type=Path), help="Write it there. Default: standard output.")
+@click.option("--file", type=click.Path(path_type=Path), help="Output file. Default: standard output.")
 def items(what: str, tenant: str, fmt: str, file: Path | None) -> None:
-    """Show the itemised use of an invoice or a draft.
+    """Show the itemised usage of an invoice or a draft.
 
-    An item is what one allocation used of one device without a change, at one price. Its amount has four more decimals than the
-    currency; all amounts add up to the net amount of the invoice. A commitment is an item without an allocation.
+    An item is a period in which one allocation had a constant share of one device, at one price. Amounts have four decimals
+    more than the currency and add up to the net amount of the invoice. A commitment is an item without an allocation.
     """
     number = _one(what, tenant)
     found = client().items(f"/v1/invoices/{quoted(number)}/items", timeout_s=120.0)
@@ -157,14 +157,14 @@ def items(what: str, tenant: str, fmt: str, file: Path | None) -> None:
 
 
 @invoice.command("verify")
-@click.argument("what")
+@click.argument("what", metavar="INVOICE")
 @_tenant
 @output.option
 def verify(what: str, tenant: str, fmt: str) -> None:
-    """Check issued invoices, their items and the usage records behind them against their seals.
+    """Verify issued invoices, their items and their usage records against the seals made when they were issued.
 
-    Exits with status 1 if anything was changed. Usage records that retention has removed or merged are not-kept: the seal
-    and the items still prove the invoice.
+    Exits with status 1 if anything was changed. Usage records that retention has removed or merged have the state not-kept;
+    the invoice is then verified by its seal and its items.
     """
     numbers = _numbers(what, tenant, lambda row: row["state"] != "draft")
     verdicts = [client().get(f"/v1/invoices/{quoted(number)}/verify", timeout_s=RATING_S) for number in numbers]
@@ -173,34 +173,36 @@ def verify(what: str, tenant: str, fmt: str) -> None:
     changed = [verdict["number"] for verdict in verdicts if not verdict["sound"]]
     if changed:
         raise CalabashError(
-            f"{len(changed)} of {len(verdicts)} invoices are not what was sealed: {', '.join(changed[:5])}",
+            f"{len(changed)} of {len(verdicts)} invoices differ from their seals: {', '.join(changed[:5])}",
             reason=Reason.CONFLICT,
-            hint="compare with a backup from before the change, and with the documents that the tenant has",
+            hint="compare them with an earlier backup, and with the documents that the tenant received",
         )
 
 
 @invoice.command("issue")
-@click.argument("what")
+@click.argument("what", metavar="INVOICE")
 @_tenant
 @output.option
 def issue(what: str, tenant: str, fmt: str) -> None:
-    """Give drafts their numbers: from then on they never change."""
+    """Issue drafts: each gets an invoice number and cannot be changed afterwards."""
     numbers = _numbers(what, tenant, lambda row: row["state"] == "draft")
     found = [client().post(f"/v1/invoices/{quoted(number)}/issue") for number in numbers]
     output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
 
 
 @invoice.command("credit")
-@click.argument("what")
+@click.argument("what", metavar="INVOICE")
 @_tenant
 @click.option("--amount", required=True, metavar="NET", help="Net amount, above 0, in the invoice's currency.")
-@click.option("--reason", required=True, metavar="TEXT", help="Stands on the credit note and in the audit log.")
+@click.option(
+    "--reason", required=True, metavar="TEXT", help="Reason, written on the credit note and into the audit log."
+)
 @output.option
 def credit(what: str, tenant: str, amount: str, reason: str, fmt: str) -> None:
-    """Credit an issued invoice, by a credit note with a number of its own.
+    """Credit an issued invoice with a credit note, which has its own number.
 
-    The credit note has the tax of the invoice. The next invoices of the tenant in the same currency are paid with it, each up
-    to its total; what one does not use stays open for the next. All credit notes of an invoice are at most its net amount.
+    The credit note has the tax rates of the invoice. It is applied to the tenant's next invoices in the same currency, to each
+    up to its total, until it is used up. The credit notes of an invoice together cannot exceed its net amount.
     """
     if re.fullmatch(r"[0-9]{1,15}([.][0-9]{1,9})?", amount) is None:
         raise CalabashError(
@@ -212,13 +214,13 @@ def credit(what: str, tenant: str, amount: str, reason: str, fmt: str) -> None:
 
 
 @invoice.command("void")
-@click.argument("what")
+@click.argument("what", metavar="INVOICE")
 @_tenant
 @output.option
 def void(what: str, tenant: str, fmt: str) -> None:
-    """Take invoices back, each by a reversal with a number of its own; drafts are deleted.
+    """Void issued invoices, each with a reversal that has its own number. Drafts are not affected.
 
-    An invoice that was taken back keeps its number and stays as it is.
+    A voided invoice keeps its number and its contents.
     """
     standing = _numbers(what, tenant, lambda row: row["state"] == "issued" and row["kind"] == "invoice")
     found = [client().post(f"/v1/invoices/{quoted(number)}/void") for number in standing]
@@ -231,7 +233,7 @@ def _require_all(failed: Sequence[dict[str, Any]], month: str) -> None:
         raise CalabashError(
             f"{len(failed)} tenants were not drafted for {month}: " + "; ".join(f["message"] for f in failed),
             reason=Reason.CONFLICT,
-            hint=failed[0]["hint"] or f"then draft it again: calabash invoice draft {month}",
+            hint=failed[0]["hint"] or f"correct the cause, then run: calabash invoice draft {month}",
         )
 
 
@@ -248,7 +250,7 @@ def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) ->
     if not found:
         of = f" of {tenant}" if tenant else ""
         raise CalabashError(
-            f"there is no such invoice{of} for {what}",
+            f"no matching invoice{of} for {what}",
             reason=Reason.NOT_FOUND,
             hint=f"see `calabash invoice list --month {what}`, or draft it: calabash invoice draft {what}",
         )
@@ -260,7 +262,8 @@ def _one(what: str, tenant: str) -> str:
     numbers = _numbers(what, tenant, lambda row: row["state"] != "void" and row["kind"] == "invoice")
     if len(numbers) > 1:
         raise CalabashError(
-            f"{len(numbers)} invoices are meant: {', '.join(numbers[:5])}", hint="name one of them, or a tenant"
+            f"{what} matches {len(numbers)} invoices: {', '.join(numbers[:5])}",
+            hint="give the number of one of them, or --tenant",
         )
     return numbers[0]
 
@@ -299,7 +302,7 @@ def _written(row: dict[str, Any], fmt: str) -> bytes:
 def _table(row: dict[str, Any]) -> str:
     head = output.table(COLUMNS[:8], [row])
     lines = output.table(LINE_COLUMNS, row["lines"])
-    sums = [("counted up to", _counted_to(row))] if _counted_to(row) != dash("") else []
+    sums = [("usage until", _counted_to(row))] if _counted_to(row) != dash("") else []
     sums += [("net", row["net"]), *((f"{t['name']} {t['percent']}%", t["amount"]) for t in row["taxes"])]
     sums.append(("total", row["total"]))
     sums += [(f"credit note {s['number']}, {s['reason']}", f"-{s['amount']}".replace("--", "")) for s in row["settled"]]

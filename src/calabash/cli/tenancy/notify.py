@@ -18,8 +18,8 @@ from calabash.model.notices import KINDS
 COLUMNS = (
     NAME,
     Column(title="TENANT", text=lambda r: dash(r["tenant"])),
-    Column(title="TO", text=lambda r: r["target"]),
-    Column(title="OF", text=lambda r: ",".join(r["kinds"]) or "all"),
+    Column(title="RECEIVER", text=lambda r: r["target"]),
+    Column(title="EVENTS", text=lambda r: ",".join(r["kinds"]) or "all"),
     Column(title="WAITING", text=lambda r: str(r["waiting"]), right=True),
     Column(title="DELIVERED", text=lambda r: str(r["delivered"]), right=True),
     Column(title="FAILED", text=lambda r: str(r["failed"]), right=True),
@@ -27,7 +27,9 @@ COLUMNS = (
     Column(title="LAST ERROR", text=lambda r: dash(r["last_error"])),
 )
 _tenant = click.option(
-    "--tenant", metavar="NAME", help="Whose; empty: the platform's. Default: of what you administer."
+    "--tenant",
+    metavar="NAME",
+    help="Tenant that owns the notification; empty: the platform. Default: the tenant or platform that you administer.",
 )
 
 
@@ -41,13 +43,13 @@ def _path(name: str, tenant: str | None) -> str:
 
 @click.group()
 def notify() -> None:
-    """Say who is told of what: by webhooks and by mail."""
+    """Create, change and list notifications, which send events to a webhook or a mail address."""
 
 
 @notify.command("list")
 @output.option
 def list_notifications(fmt: str) -> None:
-    """List notifications, and how many notices went out, wait, failed or were dropped."""
+    """List notifications, with the numbers of notices that wait, were delivered, failed or were dropped."""
     output.emit("NotificationList", client().get("/v1/notifications")["items"], COLUMNS, fmt, name="name")
 
 
@@ -64,10 +66,14 @@ def show_notification(name: str, tenant: str | None, fmt: str) -> None:
 def _settings(command: Any) -> Any:
     for option in (
         click.option(
-            "--on", "kinds", multiple=True, type=click.Choice([str(k) for k in KINDS]), help="Of what. Default: all."
+            "--on",
+            "kinds",
+            multiple=True,
+            type=click.Choice([str(k) for k in KINDS]),
+            help="Kind of event to send; repeat for several. Default: all kinds.",
         ),
-        click.option("--email", metavar="ADDRESS", help="Where notices are mailed to."),
-        click.option("--webhook", metavar="URL", help="Where notices are posted to, signed."),
+        click.option("--email", metavar="ADDRESS", help="Mail address that receives the notices."),
+        click.option("--webhook", metavar="URL", help="URL to which notices are posted, with a signature."),
         _tenant,
     ):
         command = option(command)
@@ -78,7 +84,7 @@ def _settings(command: Any) -> Any:
 @click.argument("name")
 @_settings
 def create_notification(name: str, tenant: str | None, **options: Any) -> None:
-    """Create a notification. The secret of a webhook is written this once, to standard output."""
+    """Create a notification. The secret of a webhook is printed on standard output, and cannot be shown again."""
     made = client().put(_path(name, tenant), settings.said(options) | {"new": True})
     click.echo(made["secret"] or name)
 
@@ -86,10 +92,13 @@ def create_notification(name: str, tenant: str | None, **options: Any) -> None:
 @notify.command("set")
 @click.argument("name")
 @_settings
-@click.option("--on-all", is_flag=True, help="Of everything, whatever was chosen before.")
-@click.option("--new-secret", is_flag=True, help="Give its webhook another secret.")
+@click.option("--on-all", is_flag=True, help="Send events of all kinds, instead of the kinds set before.")
+@click.option("--new-secret", is_flag=True, help="Replace the secret of the webhook.")
 def set_notification(name: str, tenant: str | None, *, on_all: bool, new_secret: bool, **options: Any) -> None:
-    """Change a notification; what is not named stays as it is. A new secret is written this once, to standard output."""
+    """Change a notification. Settings without an option keep their values.
+
+    A new secret is printed on standard output, and cannot be shown again.
+    """
     body = settings.said(options) | ({"kinds": []} if on_all else {}) | ({"new_secret": True} if new_secret else {})
     if not body:
         raise CalabashError("no change was given", hint="see `calabash notify set --help`")
@@ -101,7 +110,7 @@ def set_notification(name: str, tenant: str | None, *, on_all: bool, new_secret:
 @click.argument("name")
 @_tenant
 def delete_notification(name: str, tenant: str | None) -> None:
-    """Delete a notification and what waits for its receiver."""
+    """Delete a notification and the notices that wait for its receiver."""
     client().delete(_path(name, tenant))
     click.echo(name)
 
@@ -111,14 +120,14 @@ def delete_notification(name: str, tenant: str | None) -> None:
 @_tenant
 @output.option
 def try_notification(name: str, tenant: str | None, fmt: str) -> None:
-    """Send a test notice at once; exit code 1 when it was not taken."""
+    """Send a test notice immediately; exit code 1 if the receiver does not accept it."""
     found = client().post(f"/v1/notifications/{quoted(name)}/test{_place(tenant)}", {})
     if fmt in ("json", "yaml"):
         click.echo(output.document("NotificationTest", found, fmt))
         sys.exit(0 if found["passed"] else 1)
     if found["passed"]:
-        click.echo(f"{name} has taken the test notice")
+        click.echo(f"{name}: the receiver accepted the test notice")
         return
-    click.echo(f"error: the test notice was not taken: {found['why']}", err=True)
-    click.echo("hint: check where it goes with `calabash notify show`", err=True)
+    click.echo(f"error: the receiver did not accept the test notice: {found['why']}", err=True)
+    click.echo(f"hint: check the receiver with `calabash notify show {name}`", err=True)
     sys.exit(1)

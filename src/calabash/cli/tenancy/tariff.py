@@ -1,4 +1,4 @@
-"""``calabash tariff``: apply and show tariffs, the prices of an hour of use."""
+"""``calabash tariff``: apply and show tariffs, the prices of device hours."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from calabash.model.errors import CalabashError, Reason
 
 COLUMNS = (
     Column(title="NAME", text=lambda r: r["name"]),
-    Column(title="FROM", text=lambda r: r["valid_from"]),
-    Column(title="TO", text=lambda r: dash(r["valid_to"])),
+    Column(title="VALID FROM", text=lambda r: r["valid_from"]),
+    Column(title="VALID TO", text=lambda r: dash(r["valid_to"])),
     Column(title="CURRENCY", text=lambda r: r["currency"]),
     Column(title="TIME ZONE", text=lambda r: r["time_zone"]),
     Column(title="PRICES", text=lambda r: str(len(r["prices"])), right=True),
@@ -24,15 +24,15 @@ COLUMNS = (
 
 @click.group()
 def tariff() -> None:
-    """Set and show what an hour costs."""
+    """Apply and show tariffs, which set the prices of device hours."""
 
 
 @tariff.command("apply")
 @click.argument("file", type=click.Path(path_type=Path))
 def apply_tariff(file: Path) -> None:
-    """Create a tariff from a YAML file, or replace the one of that name and first day.
+    """Create a tariff from a YAML file, or replace the tariff with the same name and first day.
 
-    Issued invoices stay as they are.
+    Issued invoices are not affected.
     """
     import msgspec  # noqa: PLC0415 - only here
 
@@ -62,7 +62,7 @@ def list_tariffs(fmt: str) -> None:
     help="Output format.",
 )
 def show_tariff(name: str, fmt: str) -> None:
-    """Show a tariff, all that begin one after the other."""
+    """Show all versions of a tariff, by their first day."""
     found = [t for t in client().get("/v1/tariffs")["items"] if t["name"] == name]
     if not found:
         raise CalabashError(

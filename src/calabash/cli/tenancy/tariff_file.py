@@ -21,14 +21,14 @@ FILE_BYTES_MAX = 60_000
 _PATH = re.compile(r" - at `\$(.*?)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"unknown field `(\w+)`")
-_HINT = "see docs/how-to/send-invoices.md for one with everything in it"
+_HINT = "see docs/how-to/send-invoices.md for a complete example"
 
 
 def read_tariff(path: Path) -> TariffSettings:
     """Read the tariff of a file. Raises CalabashError(BAD_FILE) with the line."""
     text = path.read_bytes()
     if len(text) > FILE_BYTES_MAX:
-        raise _wrong(path, 0, f"has {len(text)} bytes, at most {FILE_BYTES_MAX} are read")
+        raise _wrong(path, 0, f"has {len(text)} bytes, the limit is {FILE_BYTES_MAX}")
     root: yaml.Node | None = None
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -53,7 +53,7 @@ def read_tariff(path: Path) -> TariffSettings:
 def _plain(path: Path, node: yaml.Node, *, depth: int) -> Any:
     """Convert a YAML node to dicts, lists, texts and None; other scalars, such as dates and numbers, stay text."""
     if depth > 8:
-        raise _wrong(path, _line_of(node), "is nested too deep")
+        raise _wrong(path, _line_of(node), "is nested more than 8 levels deep")
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, value in node.value:
@@ -67,7 +67,7 @@ def _plain(path: Path, node: yaml.Node, *, depth: int) -> Any:
 
 
 def _line(root: yaml.Node | None, message: str) -> int:
-    """Return the line that a message of msgspec is about; 0 without a document."""
+    """Return the number of the line to which an error message of msgspec refers; 0 without a document."""
     match = _PATH.search(message)
     node = root
     if node is None:

@@ -51,7 +51,7 @@ QUOTA_COLUMNS = (
     Column(title="SPENT", text=lambda r: dash(r.get("spent")), right=True),
 )
 _MODES = ("modes", "models")
-_OF_MEMBERS = ("Its members", "Groups of this machine whose members are its members")
+_OF_MEMBERS = ("Members of the tenant", "Groups of the pool's machine whose users are members of the tenant")
 
 
 def _settings(command: Any) -> Any:
@@ -59,17 +59,17 @@ def _settings(command: Any) -> Any:
         click.option(
             "--networks",
             metavar="KIND=MOST,...",
-            help="Objects of networks at most, like vpc=4,eip=8; empty: no bounds.",
+            help="Maximum number of network objects of each kind, such as vpc=4,eip=8; empty: no limits.",
         ),
-        click.option("--run-time", metavar="TIME", help="A slice is ended after so long: 12h, 2d; 0: no bound."),
         click.option(
-            "--slices-per-user", type=click.IntRange(0), help="Slices that one user has at most; 0: no bound."
+            "--run-time", metavar="TIME", help="Maximum duration of an allocation, such as 12h or 2d; 0: no limit."
         ),
-        click.option("--models", metavar="NAMES", help="Device models that it may use; empty: any."),
-        click.option("--modes", metavar="NAMES", help="Sharing modes that it may ask for; empty: any."),
-        click.option("--priority-max", type=click.IntRange(-1000, 1000), help="Largest priority of its requests."),
-        click.option("--priority-min", type=click.IntRange(-1000, 1000), help="Least priority of its requests."),
-        click.option("--budget", metavar="AMOUNT", help="What it may spend, like 5000EUR; empty: not watched."),
+        click.option("--slices-per-user", type=click.IntRange(0), help="Maximum slices of one user; 0: no limit."),
+        click.option("--models", metavar="NAMES", help="Device models that requests may use; empty: any."),
+        click.option("--modes", metavar="NAMES", help="Sharing modes that requests may use; empty: any."),
+        click.option("--priority-max", type=click.IntRange(-1000, 1000), help="Highest priority of requests."),
+        click.option("--priority-min", type=click.IntRange(-1000, 1000), help="Lowest priority of requests."),
+        click.option("--budget", metavar="AMOUNT", help="Monthly budget, such as 5000EUR; empty: none."),
         settings.amounts("guarantee"),
     ):
         command = option(command)
@@ -95,7 +95,7 @@ def show(kind: str, row: Row, columns: tuple[Column, ...], fmt: str) -> None:
 
 @click.group()
 def tenant() -> None:
-    """Create, change and list tenants: teams with a guarantee, bounds and members (amounts in devices)."""
+    """Create, change and list tenants: teams with a guarantee, limits and members. Amounts are in devices."""
 
 
 @tenant.command("list")
@@ -119,7 +119,7 @@ def show_tenant(name: str, fmt: str) -> None:
 @settings.members(*_OF_MEMBERS, changing=False)
 @output.option
 def create_tenant(name: str, fmt: str, **options: Any) -> None:
-    """Create a tenant; its queue has its name."""
+    """Create a tenant, and a queue with the same name."""
     settings.create(_tenant(name, fmt), _body(options))
 
 
@@ -129,14 +129,14 @@ def create_tenant(name: str, fmt: str, **options: Any) -> None:
 @settings.members(*_OF_MEMBERS, changing=True)
 @output.option
 def set_tenant(name: str, fmt: str, **options: Any) -> None:
-    """Change a tenant; what is not named stays as it is."""
+    """Change a tenant. Settings without an option keep their values."""
     settings.change(_tenant(name, fmt), _body(options), command="tenant")
 
 
 @tenant.command("delete")
 @click.argument("name")
 def delete_tenant(name: str) -> None:
-    """Delete a tenant without requests, its projects and its members' roles."""
+    """Delete a tenant that has no requests, with its projects and the roles of its members."""
     client().delete(f"/v1/tenants/{quoted(name)}")
     click.echo(name)
 
@@ -170,7 +170,7 @@ def show_project(tenant: str, name: str, fmt: str) -> None:
 @settings.amounts("guarantee")
 @output.option
 def create_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
-    """Create a project of a tenant; it has a queue."""
+    """Create a project of a tenant, and a queue for it."""
     settings.create(_project(tenant, name, fmt), settings.said(options))
 
 
@@ -180,7 +180,7 @@ def create_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
 @settings.amounts("guarantee")
 @output.option
 def set_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
-    """Change a project; what is not named stays as it is."""
+    """Change a project. Settings without an option keep their values."""
     settings.change(_project(tenant, name, fmt), settings.said(options), command="project")
 
 
@@ -188,38 +188,38 @@ def set_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
 @click.argument("tenant")
 @click.argument("name")
 def delete_project(tenant: str, name: str) -> None:
-    """Delete a project without requests."""
+    """Delete a project that has no requests."""
     client().delete(f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}")
     click.echo(f"{tenant}/{name}")
 
 
 @click.group()
 def quota() -> None:
-    """Show and set what tenants and projects are promised (amounts in devices)."""
+    """Show and set guarantees, limits and weights of tenants and projects. Amounts are in devices."""
 
 
 @quota.command("show")
-@click.option("--tenant", default="", metavar="NAME", help="Only this one.")
+@click.option("--tenant", default="", metavar="NAME", help="Only quotas of this tenant.")
 @output.option
 def show_quota(tenant: str, fmt: str) -> None:
-    """Show guarantees and limits beside what is held, borrowed and waited for."""
+    """Show guarantees and limits, with the allocated, borrowed and pending devices."""
     items = [q for q in client().get("/v1/quota")["items"] if tenant in {"", q["tenant"]}]
     if tenant and not items:
         raise CalabashError(
             f"there is no tenant {tenant}",
             reason=Reason.NOT_FOUND,
-            hint="see `calabash tenant list` for those there are",
+            hint="`calabash tenant list` lists the tenants",
         )
     output.emit("QuotaList", items, QUOTA_COLUMNS, fmt, name="queue")
 
 
 @quota.command("set")
 @click.argument("tenant")
-@click.option("--project", default="", metavar="NAME", help="Of this project, not of the whole tenant.")
+@click.option("--project", default="", metavar="NAME", help="Project of the tenant. Default: the tenant itself.")
 @settings.amounts("guarantee")
 @output.option
 def set_quota(tenant: str, project: str, fmt: str, **options: Any) -> None:
-    """Set guarantee, limit and weight of a tenant or project; what is not named stays as it is."""
+    """Set guarantee, limit and weight of a tenant or project. Settings without an option keep their values."""
     target = _project(tenant, project, fmt) if project else _tenant(tenant, fmt)
     settings.change(target, settings.said(options), command="quota")
 

@@ -1,4 +1,4 @@
-"""``calabash usage``: GPU hours used between two times, grouped as requested."""
+"""``calabash usage``: GPU hours used in a period, summed by tenant, user, device or other fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calabash.cli.home import client
 from calabash.cli.output import Column, Row
 from calabash.model.errors import CalabashError
 
-CURRENT_S = 5.0  # usage that is counted up to so long ago is told of
+CURRENT_S = 5.0  # usage counted up to an earlier time than this many seconds ago is reported as incomplete
 AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours", "uncertain_hours")
 
 
@@ -26,18 +26,21 @@ AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours", "uncerta
     default="tenant",
     show_default=True,
     metavar="NAMES",
-    help="Any of tenant, project, user, device, model, mode.",
+    help="Fields to sum by, separated by commas: tenant, project, user, device, model, mode.",
 )
 @click.option(
-    "--from", "since", metavar="TIME", help="As 2026-11-01 or 2026-11-01T08:00. Default: begin of this month."
+    "--from",
+    "since",
+    metavar="TIME",
+    help="Start of the period, such as 2026-11-01 or 2026-11-01T08:00. Default: start of this month.",
 )
-@click.option("--to", "until", metavar="TIME", help="As --from, without that moment. Default: now.")
+@click.option("--to", "until", metavar="TIME", help="End of the period, exclusive. Default: now.")
 @output.option_of("table", "csv", "json", "yaml")
 def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
-    """Show what was used, in hours of whole devices.
+    """Show usage in hours of whole devices.
 
-    Times are of this machine's time zone. GPU hours are what was held, busy hours the GPU time that was measured, idle hours
-    the part of the GPU hours in which no GPU time was measured.
+    Times are in the time zone of this machine. GPU hours are the hours for which devices were allocated, busy hours the
+    measured GPU time, and idle hours the GPU hours in which no GPU time was measured.
     """
     now = time.time()
     begin = datetime.now().astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
@@ -53,13 +56,13 @@ def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
         output.emit("UsageList", found["items"], columns, fmt)
     if found["counted_to_s"] < min(to_s, now) - CURRENT_S:
         counted_to = datetime.fromtimestamp(found["counted_to_s"]).astimezone().isoformat(timespec="seconds")
-        click.echo(f"usage is counted up to {counted_to}", err=True)
+        click.echo(f"usage is complete up to {counted_to}", err=True)
     if not found["complete"]:
-        click.echo("more rows than are shown: sum by less, or ask for a shorter time", err=True)
+        click.echo("warning: not all rows are shown; use fewer fields in --by, or a shorter period", err=True)
 
 
 def comma_separated(names: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return rows as CSV; a text that a spreadsheet would read as a formula gets a quote in front."""
+    """Return rows as CSV; texts that a spreadsheet would evaluate as a formula are prefixed with a quote."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
@@ -95,5 +98,5 @@ def _moment(text: str) -> float:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         raise CalabashError(
-            f"time {text[:40]!r} is not understood", hint="write 2026-11-01, 2026-11-01T08:00 or 2026-11-01T08:00+01:00"
+            f"{text[:40]!r} is not a time", hint="write 2026-11-01, 2026-11-01T08:00 or 2026-11-01T08:00+01:00"
         ) from None

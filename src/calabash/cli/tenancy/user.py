@@ -42,11 +42,18 @@ TOKEN_COLUMNS = (
     Column(title="EXPIRES IN", text=_expires, right=True),
     Column(title="NOTE", text=lambda r: dash(r["note"])),
 )
-_login = click.option("--login", metavar="NAME", help="Its account of this machine; empty: none.")
-_subject = click.option("--subject", metavar="ISSUER|SUB", help="Its OIDC identity; empty: none.")
-_email = click.option("--email", metavar="ADDRESS", help="Where notices go; empty: nowhere.")
-_tenant = click.option("--tenant", default="", metavar="NAME", help="Where. Default: the whole platform.")
-_project = click.option("--project", default="", metavar="NAME", help="Only in this project of the tenant.")
+_login = click.option("--login", metavar="NAME", help="Account of the pool's machine; empty: none.")
+_subject = click.option("--subject", metavar="ISSUER|SUB", help="OIDC identity; empty: none.")
+_email = click.option("--email", metavar="ADDRESS", help="Mail address that receives notices; empty: none.")
+_tenant = click.option(
+    "--tenant", default="", metavar="NAME", help="Tenant in which the role applies. Default: the whole platform."
+)
+_project = click.option(
+    "--project",
+    default="",
+    metavar="NAME",
+    help="Project of the tenant in which the role applies. Default: all projects.",
+)
 
 
 def _target(name: str, fmt: str) -> settings.Target:
@@ -55,13 +62,13 @@ def _target(name: str, fmt: str) -> settings.Target:
 
 @click.group()
 def user() -> None:
-    """Create, change and list users, and give them roles."""
+    """Create, change and list users, and grant and revoke their roles."""
 
 
 @user.command("list")
 @output.option
 def list_users(fmt: str) -> None:
-    """List the users that you may know of, and their roles."""
+    """List the users that you may see, with their roles."""
     output.emit("UserList", client().get("/v1/users")["items"], USER_COLUMNS, fmt, name="name")
 
 
@@ -80,7 +87,7 @@ def show_user(name: str, fmt: str) -> None:
 @_email
 @output.option
 def create_user(name: str, fmt: str, **options: Any) -> None:
-    """Create a user; accounts of this machine need no entry."""
+    """Create a user. Accounts of the pool's machine are users without being created."""
     settings.create(_target(name, fmt), settings.said(options))
 
 
@@ -91,7 +98,7 @@ def create_user(name: str, fmt: str, **options: Any) -> None:
 @_email
 @output.option
 def set_user(name: str, fmt: str, **options: Any) -> None:
-    """Change a user; what is not named stays as it is."""
+    """Change a user. Settings without an option keep their values."""
     settings.change(_target(name, fmt), settings.said(options), command="user")
 
 
@@ -109,7 +116,7 @@ def delete_user(name: str) -> None:
 @_tenant
 @_project
 def give_role(name: str, role: str, tenant: str, project: str) -> None:
-    """Give a user a role there, instead of the one that it had."""
+    """Grant a user a role in a tenant, a project or the whole platform; replaces the user's earlier role there."""
     client().put("/v1/members", {"user": name, "role": role, "tenant": tenant, "project": project})
     click.echo(name)
 
@@ -119,7 +126,7 @@ def give_role(name: str, role: str, tenant: str, project: str) -> None:
 @_tenant
 @_project
 def take_role(name: str, tenant: str, project: str) -> None:
-    """Take the role that a user has there."""
+    """Revoke the role of a user in a tenant, a project or the whole platform."""
     place = "".join(f"&{key}={quoted(value)}" for key, value in (("tenant", tenant), ("project", project)) if value)
     client().delete(f"/v1/members?user={quoted(name)}{place}")
     click.echo(name)
@@ -127,7 +134,7 @@ def take_role(name: str, tenant: str, project: str) -> None:
 
 @click.group()
 def token() -> None:
-    """Create, list and revoke tokens, with which programs and browsers prove whose they are."""
+    """Create, list and revoke API tokens, the credentials of programs and browsers."""
 
 
 @token.command("list")
@@ -138,22 +145,24 @@ def list_tokens(fmt: str) -> None:
 
 
 @token.command("create")
-@click.option("--user", "whose", default="", metavar="NAME", help="Whose; administrators. Default: yours.")
-@click.option("--login", is_flag=True, help="A link that begins one session of the console within ten minutes.")
-@click.option("--expires", default="", metavar="TIME", help="How long it is good for. Default: 90d.")
+@click.option(
+    "--user", "whose", default="", metavar="NAME", help="User of the token, for administrators. Default: you."
+)
+@click.option("--login", is_flag=True, help="Create a one-time login link for the console, valid for ten minutes.")
+@click.option("--expires", default="", metavar="TIME", help="Lifetime of the token. Default: 90d.")
 @click.option(
     "--scope",
     "scopes",
     multiple=True,
     type=click.Choice([scope.value for scope in TokenScope]),
-    help="What it is for at most; repeat for several. Default: all that its user may.",
+    help="Scope to which the token is limited; repeat for several. Default: all rights of its user.",
 )
-@click.option("--note", default="", metavar="TEXT", help="What it is for, for people.")
+@click.option("--note", default="", metavar="TEXT", help="Note on the purpose of the token.")
 @output.option
 def create_token(*, whose: str, login: bool, expires: str, scopes: tuple[str, ...], note: str, fmt: str) -> None:
-    """Write a new token's secret to standard output, this once: send it to a file that nobody else reads.
+    """Create a token and print its secret, which cannot be shown again; redirect it to a file that only you can read.
 
-    With --login it is a link that logs the user in to the console, or where no console is served the code of one.
+    With --login, print a link that logs the user in to the console, or only its code if the pool serves no console.
     """
     body = {"user": whose, "login": login, "scopes": list(scopes), "note": note}
     body["life_s"] = parse_duration_s(expires) if expires else 0.0
@@ -163,14 +172,14 @@ def create_token(*, whose: str, login: bool, expires: str, scopes: tuple[str, ..
         return
     console = client().get("/v1/status")["console"] if login else ""
     click.echo(login_link(console, made["secret"]) if console else made["secret"])
-    kind = "one session of the console, begun within ten minutes" if login else f"token {made['id']}"
-    click.echo(f"{kind}, of user {made['user']}; this is the only time that it is shown", err=True)
+    kind = "login link, valid once within ten minutes," if login else f"token {made['id']}"
+    click.echo(f"{kind} for user {made['user']}; the secret cannot be shown again", err=True)
 
 
 @token.command("revoke")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def revoke_token(ids: tuple[str, ...]) -> None:
-    """Revoke tokens: from now on nobody comes in with them."""
+    """Revoke tokens; requests with them are rejected from now on."""
     pool = client()
     for identifier in ids:
         pool.delete(f"/v1/tokens/{quoted(identifier)}")

@@ -21,18 +21,20 @@ from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.plan import MEMORY_MIB_MAX
 from calabash.model.device import REPLICAS_MAX, Interval
 from calabash.model.errors import CalabashError
+from calabash.model.renamed_options import with_current_names
 from calabash.node.modes.protocol import WorkerUsers
 from calabash.node.processes.unmanaged import UnmanagedPolicy
 
 USAGE_AUTHORITY = Path("/etc/calabash/usage/ca.crt")
 USAGE_TOKEN = Path("/var/run/secrets/calabash/usage/token")
+RENAMED = {"--strangers": "--unmanaged", "--door": "--allocation-api"}  # former option names
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="calabash agent",
-        description="The agent of one node of a Kubernetes cluster.",
+        description="Run the agent of one node of a Kubernetes cluster, which serves its devices to containers.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
     )
     usual = AgentSettings(node="")
@@ -42,22 +44,22 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--kubelet", type=Path, default=usual.kubelet, help="the kubelet's root directory")
     made.add_argument("--specs", type=Path, default=usual.specs, help="directory of dynamic CDI specs")
-    made.add_argument("--host", type=Path, default=usual.host, help="where the host's file system is mounted")
+    made.add_argument("--host", type=Path, default=usual.host, help="path at which the host's file system is mounted")
     made.add_argument("--driver-root", default=usual.driver_root, help="the driver's root on the host")
     made.add_argument("--sim", type=Path, default=None, metavar="STATE", help="state file of a simulated node")
     made.add_argument("--kubeconfig", type=Path, default=None, help="default: the service account of its pod")
     made.add_argument(
-        "--strangers",
+        "--unmanaged",
         choices=[policy.value for policy in UnmanagedPolicy],
         default=usual.unmanaged_policy.value,
-        help="what to do with processes that use a device without a slice of it",
+        help="policy for unmanaged processes, which use a device without a slice of it",
     )
     made.add_argument(
         "--use-every",
         type=_seconds,
         default=usual.use_every_s,
         metavar="SECONDS",
-        help="least interval between reports of used amounts to the API server; 0: never",
+        help="minimum interval between reports of usage to the API server; 0: never report",
     )
     made.add_argument("--usage", default="", metavar="URL", help="server that collects usage; default: none")
     made.add_argument(
@@ -68,7 +70,11 @@ def parser() -> argparse.ArgumentParser:
         help="authority of the server's certificate",
     )
     made.add_argument(
-        "--usage-token", type=Path, default=USAGE_TOKEN, metavar="FILE", help="token that authenticates the agent to it"
+        "--usage-token",
+        type=Path,
+        default=USAGE_TOKEN,
+        metavar="FILE",
+        help="token that authenticates the agent to that server",
     )
     made.add_argument(
         "--usage-every", type=_seconds, default=SEND_EVERY_S, metavar="SECONDS", help="interval of sending usage"
@@ -78,16 +84,20 @@ def parser() -> argparse.ArgumentParser:
         type=_spilled_mib,
         default=usual.spill_mib,
         metavar="HALF|MIB",
-        help="let slices spill memory to the host: up to this much memory of the node for all of them, or half of it",
+        help="host memory to which all slices of the node together may spill, or half of the host memory",
     )
     made.add_argument(
-        "--replicas", type=_count, default=usual.replicas, metavar="N", help="how many containers can time-slice a card"
+        "--replicas",
+        type=_count,
+        default=usual.replicas,
+        metavar="N",
+        help="maximum number of containers that time-slice a device",
     )
     made.add_argument(
         "--interval",
         choices=[interval.value for interval in Interval],
         default=usual.interval,
-        help="length of the time slices; default: the driver's",
+        help="length of time windows; default: the driver's",
     )
     made.add_argument(
         "--worker-users",
@@ -97,10 +107,10 @@ def parser() -> argparse.ArgumentParser:
         help="user IDs for workers of isolation brokered; no user of the host or of a pod may have them",
     )
     made.add_argument(
-        "--door",
+        "--allocation-api",
         choices=[api.value for api in AllocationApi],
         default=usual.allocation_api.value,
-        help="how devices are requested: tokens (device plug-in), or claims (ResourceClaims, DRA); the node's label"
+        help="allocation API of the node: tokens (device plug-in), or claims (ResourceClaims, DRA); the node's label"
         " calabash.dev/door has precedence",
     )
     made.add_argument(
@@ -173,7 +183,10 @@ def _spilled_mib(text: str) -> int:
 
 def read_settings(words: Sequence[str]) -> AgentSettings:
     """Return the settings of a command line; ``NODE_NAME`` is the default of ``--node``."""
-    read = parser().parse_args(words)
+    current, warnings = with_current_names(words, RENAMED)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    read = parser().parse_args(current)
     return AgentSettings(
         node=read.node or os.environ.get("NODE_NAME") or socket.gethostname(),
         home=read.home.absolute(),
@@ -183,7 +196,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         driver_root=read.driver_root,
         sim_state=read.sim.absolute() if read.sim else None,
         kubeconfig=read.kubeconfig,
-        unmanaged_policy=UnmanagedPolicy(read.strangers),
+        unmanaged_policy=UnmanagedPolicy(read.unmanaged),
         spill_mib=read.spill,
         replicas=read.replicas,
         interval=read.interval,
@@ -194,7 +207,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         )
         if read.usage
         else None,
-        allocation_api=AllocationApi(read.door),
+        allocation_api=AllocationApi(read.allocation_api),
         unguarded=frozenset(read.unguarded),
         relay=read.relay,
         serve_nvidia_names=read.serve_nvidia_names,

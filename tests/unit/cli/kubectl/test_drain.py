@@ -78,15 +78,15 @@ def test_pods_with_devices_leave_and_others_stay_and_nobody_new_is_given_any(
     clock.meanwhile = meanwhile
     assert run("drain", "node1") == 0
     assert capsys.readouterr().out == (
-        "node1: 2 pods have left; its devices are free, and no pod is given any until --undo\n"
+        "node1: 2 pods evicted; its devices are free, and are not allocated to pods until --undo\n"
     )
     assert clock.now_s == 3.0
     assert cordoned(world)
     assert {pod.metadata.name for pod in world.client.list(POD).items} == {"plain", "elsewhere", "done"}
     lines = "".join(said).splitlines()
-    assert lines[0] == "node1: 2 pods left: default/planned was asked to leave; default/runs was asked to leave"
+    assert lines[0] == "node1: 2 pods left: default/planned is being evicted; default/runs is being evicted"
     assert lines[1] == "node1: 2 pods left: default/planned is ending (grace 30s); default/runs is ending (grace 30s)"
-    assert lines[-1] == "node1: 1 pod left: default/runs is gone, its devices are being given back"
+    assert lines[-1] == "node1: 1 pod left: default/runs has ended, its devices are being released"
 
 
 def test_a_budget_is_kept_and_named_and_asked_again(
@@ -110,7 +110,10 @@ def test_a_budget_is_kept_and_named_and_asked_again(
     clock.meanwhile = meanwhile
     assert run("drain", "node1", "--grace", "2") == 0
     assert clock.now_s == 10.5, "asked at 0, 5 and 10 s"
-    assert "default/runs is kept: The disruption budget web allows no disruption now" in capsys.readouterr().err
+    assert (
+        "default/runs cannot be evicted now: The disruption budget web allows no disruption now"
+        in capsys.readouterr().err
+    )
 
 
 def test_pods_whose_data_would_be_lost_keep_the_node_as_it_is_unless_that_is_meant(
@@ -120,7 +123,7 @@ def test_pods_whose_data_would_be_lost_keep_the_node_as_it_is_unless_that_is_mea
     world.pod("writes", node="node1", annotations=asks(), spec={"volumes": volumes})
     assert run("drain", "node1") != 0
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "error: data in emptyDir volumes is lost with these pods: default/writes"
+    assert said[0] == "error: the eviction of these pods deletes data in their emptyDir volumes: default/writes"
     assert said[1].startswith("hint: --delete-emptydir-data")
     assert not cordoned(world)
 
@@ -132,7 +135,7 @@ def test_pods_whose_data_would_be_lost_keep_the_node_as_it_is_unless_that_is_mea
 
     clock.meanwhile = meanwhile
     assert run("drain", "node1", "--delete-emptydir-data") == 0
-    assert "2 pods have left" in capsys.readouterr().out
+    assert "2 pods evicted" in capsys.readouterr().out
 
 
 def test_a_timeout_says_who_is_left_and_leaves_the_cordon(
@@ -154,7 +157,7 @@ def test_an_interruption_leaves_the_cordon_and_says_so(
     clock.meanwhile = interrupt
     assert run("drain", "node1") == 130
     said = capsys.readouterr().err.splitlines()
-    assert said[-2] == "interrupted; node1 stays cordoned, and pods that were asked to leave do so"
+    assert said[-2] == "interrupted; node1 stays cordoned, and evictions that were accepted continue"
     assert "--undo" in said[-1]
     assert cordoned(world)
 
@@ -167,7 +170,7 @@ def test_undo_ends_the_cordon_and_reminds_of_the_one_of_kubernetes(
     assert run("drain", "node1", "--undo") == 0
     assert not cordoned(world)
     said = capsys.readouterr()
-    assert said.out == "node1: its devices are given to pods again\n"
+    assert said.out == "node1: uncordoned; its devices are allocated to pods again\n"
     assert "kubectl uncordon node1" in said.err
 
 
@@ -235,7 +238,7 @@ def test_a_cluster_that_does_not_answer_for_a_while_is_asked_again(
 
     clock.meanwhile = meanwhile
     assert run("drain", "node1") == 0
-    assert "the API server is down; asking again" in capsys.readouterr().err
+    assert "the API server is down; retrying" in capsys.readouterr().err
 
 
 def test_an_empty_node_is_drained_at_once(world: World, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,4 +246,4 @@ def test_an_empty_node_is_drained_at_once(world: World, clock: Time, capsys: pyt
     give_back(world)
     assert run("drain", "node1") == 0
     assert clock.now_s == 0.0
-    assert capsys.readouterr().out.startswith("node1: 0 pods have left")
+    assert capsys.readouterr().out.startswith("node1: 0 pods evicted")

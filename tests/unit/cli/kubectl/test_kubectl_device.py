@@ -40,7 +40,7 @@ def test_a_drained_device_keeps_its_pods_and_another_device_is_not_meant(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("device", "drain", "node1", "0", "--reason", "a new fan") == 0
-    assert "nothing new is placed on it until undrain" in capsys.readouterr().out
+    assert "no new pods are placed on it until undrain" in capsys.readouterr().out
     assert wanted(world, "GPU-0") == GpuNodeDeviceSpec(drained=True, reason="a new fan")
     assert wanted(world, "GPU-1") == GpuNodeDeviceSpec()
     assert world.client.get(POD, "runs", "default") is not None
@@ -70,7 +70,7 @@ def test_evicted_pods_leave_the_device_and_those_on_others_stay(
 
     clock.meanwhile = meanwhile
     assert run("device", "drain", "node1", "GPU-0", "--evict") == 0, capsys.readouterr().err
-    assert "it is empty" in capsys.readouterr().out
+    assert "drained and empty" in capsys.readouterr().out
     assert world.client.get(POD, "runs", "default") is None
     assert world.client.get(POD, "beside", "default") is not None
 

@@ -71,7 +71,7 @@ def test_what_waits_stands_in_its_turn_with_its_reason(world: World, capsys: pyt
     )
     assert run("queue", "default", "-o", "wide") == 0
     said = lines(capsys.readouterr().out.partition("\n\n")[2])
-    assert said[0] == ["QUEUE", "TURN", "WAITING", "PRIORITY", "GANG", "ASKED", "AGE", "REASON", "WHY"]
+    assert said[0] == ["QUEUE", "POSITION", "POD", "PRIORITY", "GANG", "REQUEST", "AGE", "REASON", "MESSAGE"]
     assert [line[1:6] for line in said[1:]] == [
         ["1", "team/urgent", "9", "g", "100% whole"],
         ["2", "default/modest", "0", "-", "30% 50% of memory"],
@@ -86,7 +86,7 @@ def test_without_a_name_only_the_first_ten_are_shown(world: World, capsys: pytes
     assert run("queue") == 0
     said = capsys.readouterr().out
     assert said.count("default/waits-") == 10
-    assert said.splitlines()[-1] == "… and 2 more; `kubectl calabash queue NAME` shows all of a queue"
+    assert said.splitlines()[-1] == "… and 2 more; `kubectl calabash queue NAME` shows all pods of a queue"
     assert run("queue", "default") == 0
     assert capsys.readouterr().out.count("default/waits-") == 12
 
@@ -99,7 +99,7 @@ def test_who_may_not_see_all_pods_sees_what_the_planner_tells(world: World, caps
     said = capsys.readouterr().out.splitlines()
     assert lines("\n".join(said))[2] == ["told", "0", "-", "2", "0", "0", "1"]
     assert lines("\n".join(said))[3] == ["untold", "0", "-", "-", "-", "-", "-"]
-    assert said[-1] == "who waits is for those to see who may list pods of all namespaces"
+    assert said[-1] == "waiting pods are not shown: you may not list pods of all namespaces"
 
 
 def test_a_tree_that_cannot_be_is_shown_all_the_same() -> None:

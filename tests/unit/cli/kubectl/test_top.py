@@ -37,7 +37,7 @@ def test_it_shows_devices_slices_and_who_waits_with_what_is_used(
     assert devices[0] == ["NODE", "GPU", "MODEL", "HEALTH", "BUSY", "USED", "TOTAL", "CORES"]
     assert devices[1] == ["node1", "0", "Tesla T4", "healthy", "████······ 41%", "4.9GiB", "15GiB", "30%"]
     assert devices[2][4:] == ["-", "-", "15GiB", "0%"]
-    assert slices[0] == ["NAMESPACE", "POD", "QUEUE", "NODE", "GPU", "ASKED", "GOT", "CAP", "USED"]
+    assert slices[0] == ["NAMESPACE", "POD", "QUEUE", "NODE", "GPU", "SHARE", "SHARE USED", "MEMORY LIMIT", "USED"]
     assert slices[1] == ["default", "runs", "default", "node1", "0", "30%", "███······· 27%", "8GiB", "4GiB"]
     assert waiting[1][:3] == ["default/waits", "default", "2x 30% 8GiB"]
     assert waiting[1][-1] == "NoMemory"
@@ -80,7 +80,7 @@ def test_it_sums_by_node_namespace_or_queue(
     world.pod("waits", namespace="team", waits="no room")
     assert run("top", "-A", "--by", by) == 0
     heading, *lines = tables(capsys.readouterr().out)[0]
-    assert heading == [by.upper(), "SLICES", "ASKED", "GOT", "CAP", "USED", "WAITING"]
+    assert heading == [by.upper(), "SLICES", "SHARE", "SHARE USED", "MEMORY LIMIT", "USED", "WAITING"]
     assert [line[0] for line in lines] == names
     assert lines[0][1:6] == ["1", "30%", "27%", "8GiB", "4GiB"]
     assert [line[-1] for line in lines[1:]] == ["1"] * (len(names) - 1)
@@ -96,7 +96,7 @@ def test_a_cluster_that_stops_answering_is_told_below_what_was_seen_last(world: 
     frame = kubectl_top._frames(world.client, Chosen(), "", wide=False)
     before = frame(0)
     world.client.faults.down = True
-    assert frame(0) == f"{before}\n\nas it was; now: the API server is down"
+    assert frame(0) == f"{before}\n\nlast state shown; now: the API server is down"
     world.client.faults.down = False
     assert frame(0) == before
     fresh = kubectl_top._frames(world.client, Chosen(), "", wide=False)
@@ -125,4 +125,4 @@ def test_a_cordoned_node_and_one_that_is_not_ready_are_named(world: World, capsy
         assert run(command) == 0
         said = capsys.readouterr().out
         assert "node node1 is not ready: no_devices: no driver" in said
-        assert "node node1 is cordoned: no pod is given its devices" in said
+        assert "node node1 is cordoned: its devices are not allocated to pods" in said

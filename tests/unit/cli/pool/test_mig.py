@@ -64,7 +64,7 @@ def test_a_card_is_drawn_with_its_memory_slices_and_who_has_them() -> None:
             "profiles": [{"name": "2g.20gb", "starts": [4]}, {"name": "7g.80gb", "starts": []}],
         }
     )  # fmt: skip
-    assert lines[0] == "GPU 0 H100 (mig, kept in mode mig), 3 of 7 compute slices free"
+    assert lines[0] == "GPU 0 H100 (mig, pinned to mode mig), 3 of 7 compute slices free"
     assert lines[1] == "  [aaaa··b·]"
     assert "a1" in lines[2]
     assert "idle" in lines[3]
