@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from tests.unit.node.metered_day import DAY_S, played
+from tests.unit.node.metering.metered_day import DAY_S, played
 
 from bench._report import Report
 

@@ -60,7 +60,7 @@ import grimp
 ROOT = Path(__file__).resolve().parents[1]
 TIMES = ROOT / "build" / "test-times.json"
 PACKAGES = {"calabash": "src/calabash", "tests": "tests", "bench": "bench", "tools": "tools"}
-OWN = ("tools.changed", "tests.unit.test_changed_tests")  # name files without reading them
+OWN = ("tools.changed", "tests.unit.tools.test_changed")  # name files without reading them
 ROOT_CONFTEST = "tests/conftest.py"
 DISTANCE_MAX = 3
 READ_WHOLE = ("charts", "docs", "examples")  # folders that some tests read completely
@@ -90,7 +90,7 @@ _SIM_CUDA_TESTS = ("native/test_sim_cuda*.py", "native/test_sim_checkpoint.py", 
 
 # Folders of native/, and the tests that compile or execute what is in them. The deepest folder that holds a file counts.
 NATIVE_TESTS: Mapping[str, tuple[str, ...]] = {
-    "": ("native/test_ccircles.py", "unit/test_wheels.py", "unit/test_changed_tests.py"),
+    "": ("native/test_ccircles.py", "unit/tools/test_wheels.py", "unit/tools/test_changed.py"),
     "api": (
         "native/test_api_*.py",
         "native/test_cards.py",
@@ -107,7 +107,7 @@ NATIVE_TESTS: Mapping[str, tuple[str, ...]] = {
         "native/test_page_library.py",
         "native/test_shim_charge.py",
         "native/test_shim_slot.py",
-        "unit/test_pages.py",
+        "unit/node/slots/test_pages.py",
     ),
     "remote": ("native/test_remote_*.py",),
     **{f"remote/client/{subject}": _REMOTE_CLIENT_TESTS for subject in _REMOTE_CLIENT_SUBJECTS},

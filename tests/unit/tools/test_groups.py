@@ -16,7 +16,7 @@ GROUP_OF_MODULE = {
     "tests/contract/test_kubelet_real.py": "system",
     "tests/kube/test_programs.py": "system",
     "tests/net/test_promises.py": "complete",
-    "tests/unit/test_units.py": "quick",
+    "tests/unit/model/test_units.py": "quick",
 }
 
 

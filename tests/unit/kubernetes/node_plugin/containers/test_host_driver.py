@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.native.simnode import simctl
 from tests.stand_ins import stand_in_smi
-from tests.unit.node.test_host_libraries import cache
+from tests.unit.adapters.host.test_libraries import cache
 
 from calabash.adapters.gpu.library import simulated_library_dir
 from calabash.adapters.gpu.nvidia.mps import MpsControl, find_program

@@ -13,7 +13,7 @@ import pytest
 from tools import changed
 from tools.changed import Concern, Times, fit, fixtures_of, native_tests, walk
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 # The product: `engine` imports `queue`, which imports `units`; `planner` is another package, which imports `engine`.
 FILES = {
@@ -49,7 +49,7 @@ FILES = {
     "tests/unit/test_fixture.py": "def test_with_a_pool(pool): ...\n",
     "tests/unit/test_bench.py": "from bench.figures import x\n",
     "tests/unit/test_docs.py": 'PAGE = ROOT / "docs" / "how-to" / "start.md"\nALL = (ROOT / "docs" / "concepts").glob("*")\n',
-    "tests/unit/test_changed_tests.py": 'from tools import changed\nFILES = ["docs/how-to/start.md"]\n',
+    "tests/unit/tools/test_changed.py": 'from tools import changed\nFILES = ["docs/how-to/start.md"]\n',
     "tests/unit/test_chart.py": 'CHART = ROOT / "charts" / "calabash"\n',
     "tests/daemons/conftest.py": "from tests.daemons.world import World\n\n\ndef world(): World()\n",
     "tests/daemons/world.py": 'COMMAND = ["python", "-m", "calabash.planner.daemon"]\n',
@@ -362,4 +362,4 @@ def test_groups_of_paths_are_read_from_the_root_conftest() -> None:
     groups = changed.default_groups()
     assert {"quick", "complete", "system"} <= set(groups.values())
     assert not changed.has_quick_tests("tests/kube/test_planner.py", groups)
-    assert changed.has_quick_tests("tests/unit/test_units.py", groups)
+    assert changed.has_quick_tests("tests/unit/model/test_units.py", groups)

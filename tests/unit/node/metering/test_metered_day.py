@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.node.metered_day import played
+from tests.unit.node.metering.metered_day import played
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from calabash.node.slots.layout import Gate, PagePolicy
 from calabash.node.slots.names import LEASE_FILE, LIMITS_FILE, USAGE_FILE
 from calabash.node.slots.pages import LimitsPage, TurnPlan, UsagePage
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 STRUCTURES = {
     "cb_plan": layout.PlanStruct,
     "cb_limits_device": layout.LimitsDeviceStruct,
