@@ -51,7 +51,7 @@ class NodeAgent:
         settings: default settings of cards; an administrator can override them for one card.
         unmanaged_policy: action on processes that use a card without a slice of it.
         node: name of the node; "" is the host name of the machine.
-        driver_files, membership, retention, workers, network, names: see ``wiring.build_parts``.
+        driver_files, membership, mounted, retention, workers, network, names: see ``wiring.build_parts``.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class NodeAgent:
         node: str = "",
         driver_files: DriverFiles = OWN_FILES,
         membership: Membership | None = None,
+        mounted: bool = False,
         retention: RetentionPolicy | None = None,
         workers: WorkerUsers | None = None,
         network: HostPorts | None = None,
@@ -87,6 +88,7 @@ class NodeAgent:
             unmanaged_policy=unmanaged_policy,
             driver_files=driver_files,
             membership=membership,
+            mounted=mounted,
             retention=retention,
             workers=workers,
             network=network,

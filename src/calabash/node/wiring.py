@@ -87,6 +87,7 @@ def build_parts(
     unmanaged_policy: UnmanagedPolicy,
     driver_files: DriverFiles = OWN_FILES,
     membership: Membership | None = None,
+    mounted: bool = False,
     retention: RetentionPolicy | None = None,
     workers: WorkerUsers | None = None,
     network: HostPorts | None = None,
@@ -102,8 +103,8 @@ def build_parts(
         settings: default settings of cards.
         unmanaged_policy: action on unmanaged processes.
         driver_files: location of the driver's programs if they are not in the file system of this process.
-        membership: membership of processes if another component creates the control groups; None: the strongest form
-            that this process may use.
+        membership: membership of processes; None: the strongest form that this process may use.
+        mounted: programs see their slots only through mounts of a container runtime.
         retention: decides how long an allocation without member processes is kept.
         workers: users that workers run as; None: mode ``brokered`` is not served.
         network: ports of tenant networks on this host; None: there are none.
@@ -113,7 +114,6 @@ def build_parts(
     events = Events(store, clock)
     own = PoolProcesses()
     names = names or SlotNames()
-    mounted = membership is not None
     membership = membership or choose_membership(home, home / "alloc", names)
     slots = choose_slots(home / "alloc", membership=membership.form, names=names, mounted=mounted)
     inventory = Inventory(

@@ -30,13 +30,12 @@ from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError
 from calabash.node.agent import NodeAgent
 from calabash.node.devices.inventory import no_devices
-from calabash.node.membership.protocol import group_name
+from calabash.node.membership.protocol import choose_membership, group_name
 from calabash.node.ports.host_ports import HostNetwork
 from calabash.node.ports.network_file import host_switch
 from calabash.node.ports.port_facts import PlatformPorts
 from calabash.node.processes.unmanaged import UnmanagedPolicy
 from calabash.node.slots.names import SlotNames
-from calabash.platform.access.identities import Identities
 from calabash.platform.access.permission import Permission
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.home.directory import DATABASE_FILE, own_home, require_room
@@ -47,22 +46,18 @@ from calabash.platform.http.gateway_supervisor import OFF, ConsoleListener, gate
 from calabash.platform.http.request_limits import Fairness
 from calabash.platform.http.server import Listener, Server
 from calabash.platform.http.sockets import listening
-from calabash.platform.networks.certificates import CertificateStore
 from calabash.platform.networks.controller_supervisor import ControllerSupervisor
 from calabash.platform.networks.store import NetworkStore
 from calabash.platform.networks.wiring import networking
-from calabash.platform.notifications.rules import NotificationRules
-from calabash.platform.tenancy.store import TenancyStore
+from calabash.platform.tenancy.store import TenancyStore, TenantDirectory
 from calabash.pool.handlers.application import application
 from calabash.pool.handlers.context import Context
 from calabash.pool.jobs.service import Jobs
-from calabash.pool.networks.listening_ports import PlaceJournal, ServerPlaces
-from calabash.pool.networks.ports import TenantPorts
-from calabash.pool.notice_sources import over_use_notifier, pool_notices
-from calabash.pool.overuse.watcher import OverUseWatch
+from calabash.pool.networks.listening_ports import PlaceJournal
 from calabash.pool.pool import Pool
 from calabash.pool.requests.run_times import RunTimes
-from calabash.pool.settings import Settings, read_settings
+from calabash.pool.settings import read_settings
+from calabash.pool.wiring import build_pool
 
 SWITCH_INTERVAL_S = 0.001  # a reply passes several threads, and a computing thread must not delay each of them
 
@@ -132,7 +127,14 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         stack.callback(driver.close)
     if not any(driver.devices() for driver in drivers):
         raise no_devices()
-    network, booked, journal = _host_network(home, names := SlotNames())
+    names, directory = SlotNames(), TenantDirectory(store.tenancy)
+    membership = choose_membership(home, home / "alloc", names)
+    permission = Permission(os.geteuid(), everybody=membership.form == "kernel", people=directory.people)
+    networks, certificates = networking(
+        store.networks, permission=permission, people=directory.people, clock=SystemClock()
+    )
+    journal = PlaceJournal(home)  # read before the agent removes unused ports, so that ports of servers are kept
+    network = _host_network(home, networks, journal, names)
     agent = NodeAgent(
         home=home,
         store=store,
@@ -143,6 +145,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         one_process=settings.devices.one_process,
         settings=settings.devices.cards(),
         unmanaged_policy=UnmanagedPolicy(arguments.unmanaged),
+        membership=membership,
         workers=settings.workers.users(),
         network=network,
         names=names,
@@ -150,12 +153,22 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     end_urgency()  # later threads and processes have the usual priority
     agent.start(_starting)
     stack.callback(agent.stop)
-    everybody = agent.membership == "kernel"
     _starting("scheduler and API")
-    tenancy = TenancyStore(store.tenancy)
-    permission = Permission(os.geteuid(), everybody=everybody, people=tenancy.people)
-    pool = _pool(agent, store, permission, tenancy, settings)
-    stack.callback(pool.billing.close)
+    audit = _audit_trail(home, store, stack)
+    pool, notices = build_pool(
+        stack,
+        home=home,
+        settings=settings,
+        store=store,
+        clock=SystemClock(),
+        agent=agent,
+        directory=directory,
+        permission=permission,
+        networks=networks,
+        network=network,
+        journal=journal,
+        audit=audit,
+    )
     fairness = Fairness(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
     console = stack.enter_context(_console(arguments, settings.console))
     context = Context(
@@ -170,7 +183,6 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     listening(address, listener)
     stack.callback(address.unlink, missing_ok=True)  # the path is this pool's own from here on
-    audit = _audit_trail(home, store, stack)
     listeners, token_socket = [listener], ""
     if console.listener is not None:
         listeners.append(stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)))
@@ -178,8 +190,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         listening(Path(token_socket), listeners[1], mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         console.serve(token_socket, credential=pool.tokens.gateway().secret)
-    notices = _start_over_use_watch(pool, settings, audit, stack)
-    networks, certificates = _networks(pool, store, network=network, booked=booked, journal=journal, home=home)
+    _start_over_use_watch(pool, stack)
     keeper = Housekeeper(
         store=store,
         clock=SystemClock(),
@@ -190,7 +201,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     )
     keeper.start()
     stack.callback(keeper.stop)
-    _keep_run_times(agent, tenancy, stack)
+    _keep_run_times(agent, pool.tenancy, stack)
     stack.enter_context(ControllerSupervisor(home, fabric=settings.fabric.run))
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.membership)
     # uvicorn raises the signal that ended it again at its end; the handler then unwinds the stack.
@@ -226,54 +237,26 @@ def _journal(url: str, stack: ExitStack) -> Store:
     return store
 
 
-def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: TenancyStore, settings: Settings) -> Pool:
-    pool = Pool(
-        agent=agent, store=store, clock=SystemClock(), permission=permission, tenancy=tenancy, limits=settings.user
+def _host_network(home: Path, networks: NetworkStore, journal: PlaceJournal, names: SlotNames) -> HostNetwork:
+    return HostNetwork(
+        home=home,
+        pool=group_name(home),
+        switch=lambda: host_switch(home),
+        source=PlatformPorts(lambda: networks.state().networks),
+        names=names,
+        places=journal.held,
     )
-    pool.fabric.hold = settings.fabric.hold
-    pool.changes.identities = Identities(tenancy, settings.console.oidc)
-    return pool
 
 
-def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, PlatformPorts, PlaceJournal]:
-    """Return the network ports of this host, their source, and the journal of the ports on which servers listen.
-
-    The journal is read here, before unused ports are removed from the host, so that ports of running servers are kept.
-    """
-    booked, journal = PlatformPorts(), PlaceJournal(home)
-    network = HostNetwork(
-        home=home, pool=group_name(home), switch=lambda: host_switch(home), source=booked, names=names
-    )
-    network.places = journal.held
-    return network, booked, journal
-
-
-def _networks(
-    pool: Pool, store: Store, *, network: HostNetwork, booked: PlatformPorts, journal: PlaceJournal, home: Path
-) -> tuple[NetworkStore, CertificateStore]:
-    """Return the stores of networks and certificates, and enable ports of tenant networks for programs of this pool."""
-    network_store, certificates = networking(
-        store.networks, permission=pool.permission, tenancy=pool.tenancy, changes=pool.changes, clock=SystemClock()
-    )
-    booked.networks = lambda: network_store.state().networks
-    places = ServerPlaces(
-        journal,
-        network=network,
-        network_store=network_store,
-        agent=pool.agent,
-        permission=pool.permission,
-        clock=SystemClock(),
-    )
-    pool.ports = TenantPorts(home=home, network=network, network_store=network_store, agent=pool.agent, places=places)
-    pool.entry.require_ports = pool.ports.require
-    return network_store, certificates
+def _start_over_use_watch(pool: Pool, stack: ExitStack) -> None:
+    pool.over_use.start()
+    stack.callback(pool.over_use.stop)
 
 
 def _end_overdue(pool: Pool) -> None:
     """End standing allocations and close the ports of servers that their owners have not renewed in time."""
     pool.standing.end_overdue()
-    if pool.ports is not None:
-        pool.ports.places.end_overdue()
+    pool.ports.places.end_overdue()
 
 
 def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleListener:
@@ -294,25 +277,6 @@ def _keep_run_times(agent: NodeAgent, tenancy: TenancyStore, stack: ExitStack) -
     run_times = RunTimes(agent=agent, tenancy=tenancy, clock=SystemClock())
     run_times.start()
     stack.callback(run_times.stop)
-
-
-def _start_over_use_watch(pool: Pool, settings: Settings, audit: AuditTrail, stack: ExitStack) -> NotificationRules:
-    """Start the notifications and the thread that detects over-use; return the notification rules."""
-    notices = pool_notices(pool, settings.notifications, SystemClock(), stack)
-    watch = OverUseWatch(
-        agent=pool.agent,
-        binder=pool.binder,
-        people=pool.tenancy.people,
-        policy_of=settings.over_use_policy,
-        spent=pool.billing.spent,
-        audit=audit,
-        clock=SystemClock(),
-        told=over_use_notifier(notices, SystemClock()),
-    )
-    pool.require_within = watch.require_within
-    watch.start()
-    stack.callback(watch.stop)
-    return notices
 
 
 def _possible(limits: Limits) -> Limits:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 
 from calabash.adapters.clock import Clock
 from calabash.binder.local.binder import Binder
@@ -11,24 +10,7 @@ from calabash.model.errors import Reason
 from calabash.model.notices import Notice, NoticeKind
 from calabash.platform.notifications.collector import WaitingLong
 from calabash.platform.notifications.rules import NotificationRules
-from calabash.platform.notifications.settings import NotificationSettings
-from calabash.platform.notifications.wiring import notifying
 from calabash.pool.overuse.policy import OverUseFinding
-from calabash.pool.pool import Pool
-
-
-def pool_notices(pool: Pool, settings: NotificationSettings, clock: Clock, stack: ExitStack) -> NotificationRules:
-    """Start the pool's notifications and return their rules. Raises BAD_FILE."""
-    return notifying(
-        settings,
-        stack,
-        store=pool.store,
-        permission=pool.permission,
-        tenancy=pool.tenancy,
-        tokens=pool.tokens,
-        waiting=lambda: _waiting(pool.binder),
-        clock=clock,
-    )
 
 
 def over_use_notifier(rules: NotificationRules, clock: Clock) -> Callable[[str, OverUseFinding], None]:
@@ -54,5 +36,6 @@ def over_use_notifier(rules: NotificationRules, clock: Clock) -> Callable[[str, 
     return notify
 
 
-def _waiting(binder: Binder) -> Iterable[WaitingLong]:
+def waiting_long(binder: Binder) -> Iterable[WaitingLong]:
+    """Return all waiting requests, for notices about those that wait too long."""
     return [WaitingLong(id=w.id, tenant=w.request.tenant, since_s=w.created_at) for w in binder.waiting()]

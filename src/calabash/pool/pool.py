@@ -7,10 +7,8 @@ threads and awaits the future of a waiting request.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from calabash.adapters.clock import Clock
 from calabash.adapters.host.processes import Process, identify, owner, user_name
 from calabash.adapters.store import Store
 from calabash.api import requests
@@ -28,59 +26,38 @@ from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.access.visibility import Held, Visibility
 from calabash.platform.billing.service import Billing
-from calabash.platform.home.limits import Limits
 from calabash.platform.tenancy.owners import AllocationOwners
 from calabash.platform.tenancy.store import TenancyStore
 from calabash.pool.kept_allocations import StandingAllocations
 from calabash.pool.networks.fabric import FabricHolds
 from calabash.pool.networks.ports import TenantPorts
+from calabash.pool.overuse.watcher import OverUseWatch
 from calabash.pool.queues import Queues
 from calabash.pool.requests.entry import EntryBounds
 from calabash.pool.requests.explanations import Explanations
 from calabash.scenario import dump_scenario
-from calabash.sched import CycleLimit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pool:
-    """The pool of this machine: the operations on requests and allocations that the HTTP API offers.
+    """The pool of this machine. ``wiring.build_pool`` creates its parts, each of which is described by its class."""
 
-    Args:
-        limits: request limits of one user or tenant; None for the defaults.
-    """
-
-    def __init__(
-        self,
-        *,
-        agent: NodeAgent,
-        store: Store,
-        clock: Clock,
-        permission: Permission,
-        tenancy: TenancyStore,
-        limits: Limits | None = None,
-    ) -> None:
-        self.agent, self.store, self.permission, self.tenancy = agent, store, permission, tenancy
-        self.tokens, self._owners = Tokens(store.tokens, clock), AllocationOwners(store.allocation)
-        self.changes = TenancyChanges(tenancy=tenancy, tokens=self.tokens, permission=permission)
-        self.queues, self.billing = Queues(store, tenancy.people), Billing(store, clock, agent.open_usage)
-        self.binder = Binder(
-            agent=agent, queues=self.queues.specs, clock=clock, limit=CycleLimit(clock=time.thread_time)
-        )
-        self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
-        self.standing, self.fabric = StandingAllocations(agent, clock), FabricHolds(agent.records, self.binder)
-        self.entry = EntryBounds(
-            permission=permission,
-            tenancy=tenancy,
-            queues=self.queues,
-            agent=agent,
-            binder=self.binder,
-            limits=limits or Limits(),
-        )
-        tenancy.prepare = lambda people: self.queues.with_tenants(self.binder, people)
-        self.ports: TenantPorts | None = None  # None: this pool has no networks
-        self.require_within: Callable[[str], None] = lambda _: (
-            None
-        )  # raises CalabashError for a tenant that gets no new slices
-        agent.subscribe(self.binder.room_may_have_appeared)
+    agent: NodeAgent
+    store: Store
+    permission: Permission
+    tenancy: TenancyStore
+    tokens: Tokens
+    changes: TenancyChanges
+    owners: AllocationOwners
+    queues: Queues
+    billing: Billing
+    binder: Binder
+    explanations: Explanations
+    standing: StandingAllocations
+    fabric: FabricHolds
+    entry: EntryBounds
+    ports: TenantPorts
+    over_use: OverUseWatch
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -93,7 +70,7 @@ class Pool:
         """
         who = caller.principal
         request = self.entry.admit(wanted, who)
-        self.require_within(request.tenant)
+        self.over_use.require_within(request.tenant)
         requester = Requester(uid=who.uid, user=who.user, process=caller.process)
         with self.entry.joining(request, who):
             waiting = self.binder.submit(
@@ -230,8 +207,7 @@ class Pool:
                 reason=Reason.CONFLICT,
                 hint="wait for them, or `calabash down --force` ends them",
             )
-        if self.ports is not None:
-            self.ports.places.close_all(force=force)
+        self.ports.places.close_all(force=force)
         for waiting in self.binder.close():
             waiting.resolve(CalabashError("the pool went down", reason=Reason.POOL_DOWN, hint="start it: calabash up"))
         for record in self.agent.records():
@@ -258,7 +234,7 @@ class Pool:
             people=self.tenancy.people(),
             live=lambda: _live(self.agent, self.binder),
             queues=self.queues.records(),
-            owner=self._owners.owner_of,
+            owner=self.owners.owner_of,
             listed=lambda queue: self.permission.listed(who, queue.users, queue.groups),
         )
 

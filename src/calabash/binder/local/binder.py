@@ -64,9 +64,7 @@ NOT_YET = {
 }
 BETWEEN_CYCLES_S = 0.001  # pause in which other threads get the lock
 LOST_PLACE = "before anybody was told of it, it lost its place to "  # prefix of the explanation
-Granting = Callable[
-    [AllocationRecord], AbstractContextManager[None]
-]  # context of a grant; an exception from it is the grant's failure
+Granting = Callable[[AllocationRecord], AbstractContextManager[None]]
 
 
 class Binder:
@@ -77,6 +75,7 @@ class Binder:
         queues: returns the current queue tree; called again when the scheduler is rebuilt.
         window: most requests of one user and queue that are in the queue order at a time.
         limit: time limit of one scheduler cycle; None: unlimited.
+        granting: returns the context of a grant; an exception from it is the grant's failure.
     """
 
     def __init__(
@@ -87,8 +86,9 @@ class Binder:
         clock: Clock,
         window: int = WINDOW,
         limit: CycleLimit | None = None,
+        granting: Granting = lambda _: nullcontext(),
     ) -> None:
-        self.granting: Granting = lambda _: nullcontext()
+        self._granting = granting
         self.wait_times = WaitTimes()
         self._agent = agent
         self._clock = clock
@@ -263,7 +263,7 @@ class Binder:
         """Grant a decided request; return True if other requests may be decided as a result, by another pass."""
         record = record_of(waiting, start.placement, because=start.because, now_s=self._clock.now_s())
         try:
-            with self.granting(record):
+            with self._granting(record):
                 granted = self._agent.grant(record)
         except Exception as error:  # the requester gets every error as the answer
             return self._grant_failed(waiting, start, error)

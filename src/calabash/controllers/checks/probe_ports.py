@@ -79,7 +79,8 @@ class ProbePlaces:
     def __init__(self, pool: ApiClient, hosts: Sequence[HostPlace]) -> None:
         self._pool = pool
         self._hosts = hosts
-        self._booked = PlatformPorts()
+        self._present = Networks()  # as last read
+        self._booked = PlatformPorts(lambda: self._present)
         self._directory = tempfile.TemporaryDirectory(prefix="calabash-check-")
         self._name = f"{POOL}-{os.getpid()}"
         self._networks: list[HostNetwork] = []
@@ -129,8 +130,7 @@ class ProbePlaces:
         return name
 
     def _read(self) -> None:
-        networks = pool_networks(self._pool)
-        self._booked.networks = lambda: networks
+        self._present = pool_networks(self._pool)
 
     def place(self, port: str, number: int) -> Probe:
         """Attach a port to a new namespace and wait until packets pass; return the probe.

@@ -166,6 +166,7 @@ class AgentService:
             node=settings.node,
             driver_files=files,
             membership=membership,
+            mounted=True,
             retention=NodeTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.store)),
             workers=settings.workers,
             names=names,

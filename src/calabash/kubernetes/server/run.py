@@ -189,8 +189,14 @@ class ClusterProgram:
         permission = Permission(os.geteuid(), everybody=False, people=tenancy.people, account_of=own_account)
         cluster = ClusterFace(state, tenancy=tenancy, permission=permission)
         tokens = Tokens(store.tokens, clock)
-        changes = TenancyChanges(tenancy=tenancy, tokens=tokens, permission=permission)
-        changes.identities = Identities(tenancy, order.settings.console.oidc)
+        networks, certificates = networking(store.networks, permission=permission, people=tenancy.people, clock=clock)
+        changes = TenancyChanges(
+            tenancy=tenancy,
+            tokens=tokens,
+            permission=permission,
+            identities=Identities(tenancy, order.settings.console.oidc),
+            require_no_networks=networks.require_none_of,
+        )
         reached = store.usage_reader.reached(clock.now_s() - LAG_MAX_S)
         running = ClusterUsage(cluster.moment, cluster.place, clock, reached=reached)
         billing = Billing(store, clock, running if order.usage_port else None)
@@ -198,9 +204,6 @@ class ClusterProgram:
         audit = AuditTrail(order.home, store.audit, clock)
         audit.start()
         stack.callback(audit.stop)
-        networks, certificates = networking(
-            store.networks, permission=permission, tenancy=tenancy, changes=changes, clock=clock
-        )
         operations = Operations(
             permission=permission,
             tokens=tokens,

@@ -48,6 +48,7 @@ class HostNetwork:
         switch: opens the host's switch; called again after a failure; returns None if the host has none.
         source: source of the facts about ports.
         names: names of slots, which stand for allocations in names that every user can read.
+        places: returns the ports that servers of the pool hold.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class HostNetwork:
         switch: Callable[[], PortSwitch | None],
         source: PortSource,
         names: SlotNames | None = None,
+        places: Callable[[], Collection[HeldPlace]] = tuple,
     ) -> None:
         self._interfaces = PortInterfaces(home / DIRECTORY, HostNames(pool, names or SlotNames()), switch)
         self._source = source
@@ -69,7 +71,7 @@ class HostNetwork:
         self._swept = False
         self._failure = ""
         self._wake: Callable[[], None] = lambda: None
-        self.places: Callable[[], Collection[HeldPlace]] = tuple  # ports that servers of the pool hold
+        self._places = places
 
     def require(self, request: GpuRequest) -> None:
         """Check that the request's ports can be attached. Raises NOT_PERMITTED if not root, NOT_FOUND for an unknown port."""
@@ -87,7 +89,7 @@ class HostNetwork:
         if not ports:
             return
         # Both holders record themselves before they check the other, so of two concurrent ones at least one is refused.
-        require_no_place(record.id, ports, self.places())
+        require_no_place(record.id, ports, self._places())
         facts = [self._source.port_facts(port) for port in ports]
         with self._state_lock:
             self._attached.add(record.id)
@@ -131,7 +133,7 @@ class HostNetwork:
     def round(self, held: Collection[AllocationRecord]) -> None:
         with self._switch_lock:
             # Read after ``held`` and before the sweep, so that a place that is being made is not swept.
-            places = [place.record for place in self.places()]
+            places = [place.record for place in self._places()]
             wanted = [*(record for record in held if record.request.ports), *places]
             try:
                 self._remove_ended()

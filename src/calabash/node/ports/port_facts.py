@@ -12,15 +12,17 @@ from calabash.node.ports.protocol import PortFacts
 
 
 class PlatformPorts:
-    """Source of facts about ports, which reads the present network objects of the platform; see ``PortSource``."""
+    """Source of facts about ports; see ``PortSource``.
 
-    def __init__(self) -> None:
-        self.networks: Callable[[], NetworkObjects] = (
-            NetworkObjects  # none until the platform sets this: the agent is constructed first
-        )
+    Args:
+        networks: returns the present network objects of the platform.
+    """
+
+    def __init__(self, networks: Callable[[], NetworkObjects]) -> None:
+        self._networks = networks
 
     def port_facts(self, name: str) -> PortFacts:
-        return facts_of(self.networks(), name)
+        return facts_of(self._networks(), name)
 
 
 def facts_of(networks: NetworkObjects, name: str) -> PortFacts:

@@ -39,16 +39,26 @@ class TenancyChanges:
 
     Of the parameters, ``who`` is the requesting principal and ``wanted`` the body of the request. Every method raises
     CalabashError if the principal may not make the change or the change is invalid; it then changes nothing.
+
+    Args:
+        identities: users for the identities of an OpenID Connect provider.
+        require_no_networks: raises CalabashError if the tenant with this name has networks.
     """
 
-    def __init__(self, *, tenancy: TenancyStore, tokens: Tokens, permission: Permission) -> None:
+    def __init__(
+        self,
+        *,
+        tenancy: TenancyStore,
+        tokens: Tokens,
+        permission: Permission,
+        identities: Identities,
+        require_no_networks: Callable[[str], None],
+    ) -> None:
         self._tenancy = tenancy
         self._tokens = tokens
         self._permission = permission
-        self.identities = Identities(tenancy)
-        self.tenant_leaves: Callable[[str], None] = lambda _: (
-            None
-        )  # raises CalabashError if the tenant still has objects
+        self._identities = identities
+        self._require_no_networks = require_no_networks
 
     # -- tenants and projects ----------------------------------------------------------------------------------
 
@@ -91,7 +101,7 @@ class TenancyChanges:
     def delete_tenant(self, who: Principal, name: str) -> None:
         """Delete a tenant that has neither requests nor networks."""
         self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
-        self.tenant_leaves(name)
+        self._require_no_networks(name)
         self._tenancy.delete_tenant(name)
 
     def put_project(self, who: Principal, tenant: str, name: str, wanted: shapes.ProjectSettings) -> None:
@@ -221,7 +231,7 @@ class TenancyChanges:
                 raise CalabashError(
                     "only the gateway may vouch for others", reason=Reason.NOT_PERMITTED, hint="use a login code"
                 )
-            user = self.identities.user(
+            user = self._identities.user(
                 VouchedIdentity(
                     subject=wanted.subject, name=wanted.name, email=wanted.email, groups=tuple(wanted.groups)
                 )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from calabash.adapters.clock import Clock
 from calabash.adapters.store.networks import NetworkTables
 from calabash.platform.access.permission import Permission
-from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.networks.certificates import CertificateStore
 from calabash.platform.networks.rights import NetworkRights
 from calabash.platform.networks.store import NetworkStore
-from calabash.platform.tenancy.store import TenancyStore
+from calabash.platform.tenancy.directory import People
 
 
 def networking(
-    tables: NetworkTables, *, permission: Permission, tenancy: TenancyStore, changes: TenancyChanges, clock: Clock
+    tables: NetworkTables, *, permission: Permission, people: Callable[[], People], clock: Clock
 ) -> tuple[NetworkStore, CertificateStore]:
-    """Create the stores of networks and certificates, and make ``changes`` refuse to delete a tenant that has networks."""
-    network_store = NetworkStore(tables, NetworkRights(permission, tenancy.people))
-    changes.tenant_leaves = network_store.require_none_of
+    """Return the stores of networks and certificates."""
+    network_store = NetworkStore(tables, NetworkRights(permission, people))
     return network_store, CertificateStore(tables, network_store, clock)

@@ -28,11 +28,32 @@ from calabash.transport.web.client import checked_url
 log = structlog.get_logger(__name__)
 
 
+class NoticeSender:
+    """Sends single notices to the receivers of webhooks and mail."""
+
+    def __init__(self, settings: NotificationSettings, clock: Clock) -> None:
+        self._webhooks, self._mails, self._clock = settings.webhooks(), settings.mails(), clock
+
+    def send(self, to: Notification, delivery: Delivery) -> None:
+        """Try one delivery. Raises CalabashError, or RefusedForGoodError if it must not be repeated."""
+        if to.channel is NoticeChannel.WEBHOOK:
+            self._webhooks.send(to.target, to.secret, delivery, now_s=self._clock.now_s())
+        elif self._mails is None:
+            raise CalabashError(
+                "no mail server is configured", reason=Reason.UNREACHABLE, hint="see [notifications.mail]"
+            )
+        else:
+            self._mails.send(to.target, delivery)
+
+
 class NotificationRules:
     """Notification rules of one pool. Safe for threads.
 
-    Methods with a principal raise CalabashError if it lacks permission or the change is invalid. ``changed`` is called when a
-    rule was set or a notice was posted.
+    Methods with a principal raise CalabashError if it lacks permission or the change is invalid.
+
+    Args:
+        sender: sends test notices.
+        changed: called when a rule was set or a notice was posted.
     """
 
     def __init__(
@@ -42,13 +63,14 @@ class NotificationRules:
         *,
         permission: Permission,
         tenancy: TenancyStore,
+        sender: NoticeSender,
+        changed: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._tables, self._settings = tables, settings
         self._permission, self._tenancy, self._clock = permission, tenancy, clock
         self._rule = settings.rule()
-        self._webhooks, self._mails = settings.webhooks(), settings.mails()
-        self.changed: Callable[[], None] = lambda: None
+        self._sender, self._changed = sender, changed
         self.any = bool(tables.notifications())  # whether there is any rule
 
     def visible_rules(self, who: Principal) -> list[shapes.NotificationView]:
@@ -91,7 +113,7 @@ class NotificationRules:
             self._tables.post((), cursor=self._tables.newest_event())  # no notices of earlier events
         self._tables.put(made)
         self.any = True
-        self.changed()
+        self._changed()
         fresh = before is None or before.secret != secret
         return shapes.NotificationReply(name=name, tenant=place, secret=secret if fresh else "")
 
@@ -110,21 +132,10 @@ class NotificationRules:
         notice = Notice(id="", kind=NoticeKind.TEST, at=now_s, tenant=one.tenant, about=name, message=message)
         number = f"msg_{secrets.token_hex(20)}"
         try:
-            self.send(one, Delivery(id=number, tenant=one.tenant, name=name, at=now_s, notice=notice))
+            self._sender.send(one, Delivery(id=number, tenant=one.tenant, name=name, at=now_s, notice=notice))
         except CalabashError as error:
             return shapes.NotificationTested(name=name, passed=False, why=error.message)
         return shapes.NotificationTested(name=name, passed=True, why="")
-
-    def send(self, to: Notification, delivery: Delivery) -> None:
-        """Try one delivery. Raises CalabashError, or RefusedForGoodError if it must not be repeated."""
-        if to.channel is NoticeChannel.WEBHOOK:
-            self._webhooks.send(to.target, to.secret, delivery, now_s=self._clock.now_s())
-        elif self._mails is None:
-            raise CalabashError(
-                "no mail server is configured", reason=Reason.UNREACHABLE, hint="see [notifications.mail]"
-            )
-        else:
-            self._mails.send(to.target, delivery)
 
     def post(self, notices: Sequence[Notice], *, cursor: int | None = None) -> None:
         """Store deliveries of the notices to all matching rules. Never raises, and does not wait for receivers.
@@ -140,7 +151,7 @@ class NotificationRules:
             log.warning("a notice cannot be stored now", error=error.message)
             return
         if made:
-            self.changed()
+            self._changed()
 
     def _target(self, webhook: str, email: str) -> tuple[NoticeChannel, str]:
         if bool(webhook) == bool(email):

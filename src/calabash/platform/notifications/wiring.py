@@ -11,7 +11,7 @@ from calabash.platform.access.permission import Permission
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.notifications.collector import NoticeCollector, WaitingLong
 from calabash.platform.notifications.delivery import DeliveryThreads
-from calabash.platform.notifications.rules import NotificationRules
+from calabash.platform.notifications.rules import NoticeSender, NotificationRules
 from calabash.platform.notifications.settings import NotificationSettings
 from calabash.platform.tenancy.store import TenancyStore
 
@@ -28,9 +28,17 @@ def notifying(
     clock: Clock,
 ) -> NotificationRules:
     """Start collection and delivery of notices, stop them with the stack, and return the rules. Raises BAD_FILE."""
-    rules = NotificationRules(store.notices, settings, permission=permission, tenancy=tenancy, clock=clock)
-    courier = DeliveryThreads(store.notices, rules.send, clock)
-    rules.changed = courier.wake
+    sender = NoticeSender(settings, clock)
+    courier = DeliveryThreads(store.notices, sender.send, clock)
+    rules = NotificationRules(
+        store.notices,
+        settings,
+        permission=permission,
+        tenancy=tenancy,
+        sender=sender,
+        changed=courier.wake,
+        clock=clock,
+    )
     collector = NoticeCollector(
         rules, settings, store=store, tokens=tokens, people=tenancy.people, waiting=waiting, clock=clock
     )

@@ -16,19 +16,10 @@ from calabash.platform.tenancy.directory import People, by_user
 Prepared = Callable[[People], AbstractContextManager[None]]
 
 
-class TenancyStore:
-    """Tenants, projects, users and memberships of one pool. Safe for threads.
-
-    An invalid change raises CalabashError and changes nothing. Tenants and projects have queues, which another object
-    manages. Before a change of them is written, ``prepare`` is called with the new directory, to change the queues. It
-    raises CalabashError if that is impossible. It returns a context manager, which restores the queues if the change
-    cannot be written.
-    """
+class TenantDirectory:
+    """Present directory of one pool, read from its tables. Only ``TenancyStore`` replaces it."""
 
     def __init__(self, stored: TenancyTables) -> None:
-        self._stored = stored
-        self._lock = threading.Lock()
-        self.prepare: Prepared = lambda _: nullcontext()
         self._people = People(
             tenants={t.name: t for t in stored.tenants()},
             projects={(p.tenant, p.name): p for p in stored.projects()},
@@ -39,6 +30,36 @@ class TenancyStore:
     def people(self) -> People:
         """Return the present directory."""
         return self._people
+
+    def replace(self, people: People) -> None:
+        """Replace the directory after a change has been written."""
+        self._people = people
+
+
+class TenancyStore:
+    """Tenants, projects, users and memberships of one pool. Safe for threads.
+
+    An invalid change raises CalabashError and changes nothing. Tenants and projects have queues, which another object
+    manages. Before a change of them is written, ``prepare`` is called with the new directory, to change the queues. It
+    raises CalabashError if that is impossible. It returns a context manager, which restores the queues if the change
+    cannot be written.
+    """
+
+    def __init__(
+        self,
+        stored: TenancyTables,
+        *,
+        directory: TenantDirectory | None = None,
+        prepare: Prepared = lambda _: nullcontext(),
+    ) -> None:
+        self._stored = stored
+        self._lock = threading.Lock()
+        self._directory = directory or TenantDirectory(stored)
+        self._prepare = prepare
+
+    def people(self) -> People:
+        """Return the present directory."""
+        return self._directory.people()
 
     def adopt(
         self, read: Callable[[], tuple[Iterable[Tenant], Iterable[Project]]], copy: Callable[[People], object]
@@ -52,7 +73,7 @@ class TenancyStore:
             copy: writes the new directory to this pool's tables.
         """
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             tenants, projects = read()
             here = {t.name: t for t in tenants}
             parts = {(p.tenant, p.name): p for p in projects}
@@ -60,7 +81,7 @@ class TenancyStore:
             left = (m for m in found if not m.tenant or (m.tenant in here and _is_there(m, parts)))
             now = replace(before, tenants=here, projects=parts, members=by_user(left))
             copy(now)
-            self._people = now
+            self._directory.replace(now)
 
     # -- tenants and projects ----------------------------------------------------------------------------------
 
@@ -73,7 +94,7 @@ class TenancyStore:
                 unchanged.
         """
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             if tenant.name in before.users:
                 raise _taken("tenant", tenant.name, "a user has that name")
             _check_guarantees(tenant, before.projects_of(tenant.name))
@@ -90,7 +111,7 @@ class TenancyStore:
     def delete_tenant(self, name: str) -> None:
         """Delete a tenant, its projects and memberships. Raises NOT_FOUND."""
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             if name not in before.tenants:
                 raise missing("tenant", name)
             after = replace(
@@ -104,7 +125,7 @@ class TenancyStore:
     def put_project(self, project: Project) -> None:
         """Create or change a project. Raises NOT_FOUND, or CONFLICT if projects are guaranteed more than their tenant."""
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             tenant = before.tenants.get(project.tenant)
             if tenant is None:
                 raise missing("tenant", project.tenant)
@@ -116,7 +137,7 @@ class TenancyStore:
     def delete_project(self, tenant: str, name: str) -> None:
         """Delete a project and its memberships. Raises NOT_FOUND."""
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             if (tenant, name) not in before.projects:
                 raise missing("project", f"{tenant}/{name}")
             found = (m for members in before.members.values() for m in members)
@@ -132,7 +153,7 @@ class TenancyStore:
     def put_user(self, user: User) -> None:
         """Create or change a user. Raises CONFLICT if a tenant has its name, or another user its account or OIDC subject."""
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             if user.name in before.tenants:
                 raise _taken("user", user.name, "a tenant has that name")
             for other in before.users.values():
@@ -143,45 +164,47 @@ class TenancyStore:
                 if user.subject and user.subject == other.subject:
                     raise _taken("subject", user.subject, f"it is user {mention(Mentioned.USER, other.name)}'s")
             self._stored.put_user(user)
-            self._people = replace(before, users={**before.users, user.name: user})
+            self._directory.replace(replace(before, users={**before.users, user.name: user}))
 
     def delete_user(self, name: str) -> None:
         """Delete a user, its memberships and its stored tokens. Raises NOT_FOUND."""
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             if name not in before.users and name not in before.members:
                 raise missing("user", name)
             self._stored.delete_user(name)
-            self._people = replace(
-                before,
-                users={n: u for n, u in before.users.items() if n != name},
-                members={n: m for n, m in before.members.items() if n != name},
+            self._directory.replace(
+                replace(
+                    before,
+                    users={n: u for n, u in before.users.items() if n != name},
+                    members={n: m for n, m in before.members.items() if n != name},
+                )
             )
 
     def put_member(self, member: Member) -> None:
         """Set the role of a user in a tenant or project. Raises NOT_FOUND."""
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             if member.tenant and member.tenant not in before.tenants:
                 raise missing("tenant", member.tenant)
             if member.project and (member.tenant, member.project) not in before.projects:
                 raise missing("project", f"{member.tenant}/{member.project}")
             left = _without(before, member.user, member.tenant, member.project)
             self._stored.put_member(member)
-            self._people = replace(before, members=by_user([*left, member]))
+            self._directory.replace(replace(before, members=by_user([*left, member])))
 
     def delete_member(self, *, user: str, tenant: str, project: str) -> None:
         """Delete the role of a user in a tenant or project. Raises NOT_FOUND."""
         with self._lock:
-            before = self._people
+            before = self._directory.people()
             if not self._stored.delete_member(user=user, tenant=tenant, project=project):
                 raise missing("member", " of ".join(filter(None, (user, "/".join(filter(None, (tenant, project)))))))
-            self._people = replace(before, members=by_user(_without(before, user, tenant, project)))
+            self._directory.replace(replace(before, members=by_user(_without(before, user, tenant, project))))
 
     def _reform(self, after: People, write: Callable[[], object]) -> None:
-        with self.prepare(after):
+        with self._prepare(after):
             write()
-            self._people = after
+            self._directory.replace(after)
 
 
 def _is_there(member: Member, projects: Mapping[tuple[str, str], Project]) -> bool:

@@ -58,13 +58,13 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
     waiting = await session.work(pool.submit, wanted, caller)
     granted = await _granted(pool, session, waiting, wanted.wait_s)
     shown, entry_socket = granted.record.state, ""
-    if pool.ports is not None and granted.record.request.ports:
+    if granted.record.request.ports:
         try:
             await until_nothing_lacks(session, partial(pool.ports.lacks, granted))
         except BaseException:
             pool.give_back(waiting, why="its ports do not work")
             raise
-    if wanted.enter and pool.ports is not None and granted.record.request.ports:
+    if wanted.enter and granted.record.request.ports:
         try:
             entry_socket = await session.work(pool.ports.entry_socket, granted)
         except BaseException:

@@ -29,7 +29,7 @@ async def list_uses(request: Asked) -> shapes.FabricUses:
 
 @handles(endpoints.REPORT_FABRIC_STATUS)
 async def report(request: Asked) -> shapes.FabricList:
-    holds = _holds(request, "report the state of fabrics")
+    holds, binder = _holds(request, "report the state of fabrics"), pool_of(request).binder
     told = requests.decode(await body_of(request), shapes.FabricReport)
     found = [
         FabricCondition(
@@ -46,6 +46,7 @@ async def report(request: Asked) -> shapes.FabricList:
 
     def store_report() -> None:
         holds.report(told.pool, told.number, found, now_s=time.time())
+        binder.room_may_have_appeared()  # cards that were held back may be granted now
 
     await work(request, store_report)
     return _shown(holds)

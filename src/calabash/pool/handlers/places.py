@@ -5,7 +5,6 @@ from __future__ import annotations
 from calabash.api import endpoints, requests
 from calabash.api import places as shapes
 from calabash.api.replies import Named
-from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.audit_middleware import concerns
 from calabash.platform.handlers.request import Asked, body_of, caller_of, session_of, work
 from calabash.pool.handlers.context import pool_of
@@ -49,10 +48,7 @@ async def close_place(request: Asked) -> Named:
 
 
 def _places(request: Asked) -> ServerPlaces:
-    ports = pool_of(request).ports
-    if ports is None:
-        raise CalabashError("this pool has no networks", reason=Reason.UNSUPPORTED)
-    return ports.places
+    return pool_of(request).ports.places
 
 
 def _shown(one: OpenedPlace) -> shapes.PlaceView:

@@ -67,7 +67,7 @@ class Jobs:
         project = project_of(wanted.tenant, wanted.queue)
         self._pool.permission.require(who, Action.RUN, "start jobs", tenant=wanted.tenant, project=project)
         account = account_for_jobs(who, permission=self._pool.permission, settings=self._settings)
-        self._pool.require_within(wanted.tenant)
+        self._pool.over_use.require_within(wanted.tenant)
         with self._lock:
             self._make_room(who, account)
             name = "j" + "".join(secrets.choice(_LETTERS) for _ in range(8))

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from calabash.binder.local.binder import Binder
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -46,17 +45,13 @@ class FabricMoment:
 class FabricHolds:
     """Cards that are held back because they may still be in another tenant's partition. Safe for threads.
 
-    If ``hold`` is false, no card is held back and reports are only stored.
-
     Args:
         records: returns the present allocations.
-        binder: the binder whose grants are checked. It is told to schedule again after each report. None in tests.
+        hold: hold cards back; if false, reports are only stored.
     """
 
-    def __init__(self, records: Callable[[], Sequence[AllocationRecord]], binder: Binder | None = None) -> None:
-        self._records, self._binder, self.hold = records, binder, False
-        if binder is not None:
-            binder.granting = self.granting
+    def __init__(self, records: Callable[[], Sequence[AllocationRecord]], *, hold: bool = False) -> None:
+        self._records, self.hold = records, hold
         self._lock = threading.Lock()
         self._pool = secrets.token_hex(8)
         self._number = 1
@@ -96,8 +91,6 @@ class FabricHolds:
             self._told = _standing(found)
             self._conditions, self.told_at = found, now_s
             self._left = {use: gone for use, gone in self._left.items() if gone > number}
-        if self._binder is not None:
-            self._binder.room_may_have_appeared()
 
     @contextmanager
     def granting(self, record: AllocationRecord) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from calabash.api import requests
@@ -17,6 +17,7 @@ from calabash.platform.home.limits import Limits
 from calabash.platform.tenancy.directory import People
 from calabash.platform.tenancy.queues import apply_tenant_limits, queue_of
 from calabash.platform.tenancy.store import TenancyStore
+from calabash.pool.networks.ports import TenantPorts
 from calabash.pool.queues import Queues
 from calabash.pool.requests.waiting_limit import OneByOne, WaitingLimit
 
@@ -33,6 +34,7 @@ class EntryBounds:
         agent: NodeAgent,
         binder: Binder,
         limits: Limits,
+        ports: TenantPorts,
     ) -> None:
         self._permission = permission
         self._tenancy = tenancy
@@ -42,9 +44,7 @@ class EntryBounds:
         self._users = WaitingLimit(limits.waiting)
         self._tenants = WaitingLimit(limits.waiting_of_tenant, what="tenant", setting="waiting_of_tenant")
         self._turns = OneByOne()
-        self.require_ports: Callable[[GpuRequest, Principal], None] = lambda _, __: (
-            None
-        )  # raises CalabashError for ports that the principal may not use
+        self._ports = ports
 
     def admit(self, wanted: requests.AllocationRequest, who: Principal) -> GpuRequest:
         """Return a request in the scheduler's form, with its tenant, queue and limits.
@@ -79,7 +79,7 @@ class EntryBounds:
             self._permission.require_queue(who, queue, record.users, record.groups)
             self._queues.require_explicit(queue)
         request = wanted.request(tenant=tenant, queue=queue)
-        self.require_ports(request, who)
+        self._ports.require(request, who)
         bounds = people.tenants.get(tenant)
         return (
             apply_tenant_limits(request, bounds, [state.device for state in self._agent.devices()])

@@ -8,7 +8,7 @@ import hmac
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from calabash.platform.access.permission import Permission
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.notifications.collector import NoticeCollector, WaitingLong
 from calabash.platform.notifications.delivery import PAUSE_S, PAUSE_S_MAX, DeliveryThreads
-from calabash.platform.notifications.rules import NotificationRules
+from calabash.platform.notifications.rules import NoticeSender, NotificationRules
 from calabash.platform.notifications.settings import MailSettings, NotificationSettings
 from calabash.platform.tenancy.store import TenancyStore
 
@@ -60,10 +60,18 @@ class Notices:
         permission = Permission(0, everybody=True, people=self.tenancy.people)
         self.tokens = Tokens(store.tokens, self.clock)
         self.waiting: list[WaitingLong] = []
+        self.sender = NoticeSender(settings, self.clock)
+        self.sent: Callable[[], None] = lambda: None
+        self.courier = DeliveryThreads(store.notices, self._send, self.clock)
         self.rules = NotificationRules(
-            store.notices, settings, permission=permission, tenancy=self.tenancy, clock=self.clock
+            store.notices,
+            settings,
+            permission=permission,
+            tenancy=self.tenancy,
+            sender=self.sender,
+            changed=self.courier.wake,
+            clock=self.clock,
         )
-        self.courier = DeliveryThreads(store.notices, self.rules.send, self.clock)
         self.collector = NoticeCollector(
             self.rules,
             settings,
@@ -73,6 +81,10 @@ class Notices:
             waiting=lambda: self.waiting,
             clock=self.clock,
         )
+
+    def _send(self, to: Notification, delivery: Delivery) -> None:
+        self.sender.send(to, delivery)
+        self.sent()
 
     def post(self, number: int, tenant: str = "vision", kind: NoticeKind = NoticeKind.BUDGET) -> None:
         at = self.clock.now_s() + number / 1e3
@@ -162,7 +174,7 @@ def test_who_dies_between_sending_and_noting_it_sends_again_under_the_same_id(st
     first.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     first.post(1)
     ((to, _, delivery),) = store.notices.heads(now_s=first.clock.now_s() + 1)
-    first.rules.send(to, delivery)  # and then it is killed
+    first.sender.send(to, delivery)  # and then it is killed
     second = Notices(store)
     assert second.courier.deliver_next()
     assert not second.courier.deliver_next()
@@ -174,7 +186,7 @@ def test_who_dies_between_sending_and_noting_it_sends_again_under_the_same_id(st
 def test_a_receiver_that_never_answers_holds_up_nobody_else(notices: Notices, receiver: Receiver) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         dead = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        notices.rules._webhooks._web._timeout_s = 0.2
+        notices.sender._webhooks._web._timeout_s = 0.2
         notices.rules.put(TOM, "dead", None, NotificationOrder(webhook=dead))
         notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
         for number in range(5):
@@ -191,14 +203,8 @@ def test_a_receiver_that_never_answers_holds_up_nobody_else(notices: Notices, re
 def test_threads_carry_what_is_posted_and_end_when_told(notices: Notices, receiver: Receiver) -> None:
     notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     delivered = threading.Event()
-    send = notices.rules.send
-
-    def sent(to: Notification, what: Delivery) -> None:
-        send(to, what)
-        delivered.set()
-
-    courier = DeliveryThreads(notices.store.notices, sent, notices.clock)
-    notices.rules.changed = courier.wake
+    notices.sent = delivered.set
+    courier = notices.courier
     courier.start()
     notices.post(1)
     assert delivered.wait(60)
