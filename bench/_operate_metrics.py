@@ -10,6 +10,7 @@ import msgspec
 
 from bench._reference import CPU_UNIT, cpu_time
 from bench._report import Report
+from calabash.adapters.pool.client import ApiClient
 from calabash.api import replies, tenancy
 from calabash.exporter.catalogue import CATALOGUE
 from calabash.exporter.page import MetricsPage
@@ -42,7 +43,7 @@ def measure_scrape(report: Report) -> None:
     report.add("series of a scrape", series, "", detail=f"{len(CATALOGUE)} metrics, {len(text) / 1e6:.1f} MB")
 
 
-class _Pool:
+class _Pool(ApiClient):
     """Client of a pool that answers decoded JSON from memory."""
 
     def __init__(self) -> None:
@@ -73,12 +74,8 @@ class _Pool:
             "/v1/allocations": msgspec.json.encode(replies.AllocationList(items=allocations)),
         }
 
-    def get(self, path: str) -> Any:
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         return {"items": []} if path.startswith("/v1/events") else msgspec.json.decode(self._answers[path])
-
-    def items(self, path: str) -> list[Any]:
-        found: list[Any] = self.get(path)["items"]
-        return found
 
 
 def made_device(index: int) -> replies.DeviceView:

@@ -10,6 +10,10 @@ import os
 
 from calabash.model.errors import CalabashError, Reason
 
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 ROOT = "/v1"  # all paths begin with it
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~@")
 
@@ -21,7 +25,11 @@ def quoted(name: str) -> str:
     """
     if not name:
         raise CalabashError("a name is empty", reason=Reason.BAD_REQUEST, hint="give a name")
-    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in os.fsencode(name))
+    return _escaped(name)
+
+
+def _escaped(text: str) -> str:
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in os.fsencode(text))
 
 
 class Endpoint:
@@ -50,18 +58,28 @@ class Endpoint:
         """Names of the variable segments, in their order."""
         return tuple(part[1:-1] for part in self.path.split("/") if part[:1] == "{")
 
-    def at(self, *values: str) -> str:
-        """Return the path with these values for the variable segments, percent-encoded.
+    def at(self, *values: str, query: Mapping[str, object] | None = None) -> str:
+        """Return the target of a request: the path with these values, and the query string, percent-encoded.
+
+        Args:
+            values: values of the variable segments, in their order.
+            query: parameters of the query string.
 
         Raises BAD_REQUEST for an empty value, which would name another resource.
         """
         variables = self.variables
         if len(values) != len(variables):
             raise TypeError(f"{self!r} takes {len(variables)} values, not {len(values)}")
-        path = self.path
+        target = self.path
         for variable, value in zip(variables, values, strict=True):
-            path = path.replace("{" + variable + "}", quoted(value))
-        return path
+            target = target.replace("{" + variable + "}", quoted(value))
+        if query:
+            target += "?" + "&".join(f"{name}={_escaped(str(value))}" for name, value in query.items())
+        return target
+
+    def to(self, *values: str, query: Mapping[str, object] | None = None) -> tuple[str, str]:
+        """Return the method and the target of a request; arguments as for ``at``."""
+        return self.method, self.at(*values, query=query)
 
 
 # Routes of the gateway alone.

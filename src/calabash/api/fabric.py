@@ -12,7 +12,6 @@ from calabash.api.replies import Reply
 from calabash.api.route import Route
 from calabash.model.fabric import FabricPlane, FabricState
 
-PATH = "/v1/fabric"
 CARDS_MAX = 4096
 
 Tenant = Annotated[str, Meta(max_length=256)]

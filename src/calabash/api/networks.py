@@ -18,7 +18,6 @@ from calabash.model.network_status import ConditionKind
 DOCUMENTS_MAX = 2000
 REPORTED_MAX = 5000
 PEM_CHARACTERS_MAX = 24_000
-PATH = "/v1/networks"
 
 Path = Annotated[
     str, Meta(min_length=1, max_length=128, description="path of the object, like `red`, `red/a` or `red/a/web1`")

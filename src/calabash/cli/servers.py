@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from calabash.api import lease_endpoints
 from calabash.cli.failure import print_on_stderr
 from calabash.cli.home import home
 from calabash.model.errors import CalabashError
@@ -51,4 +52,4 @@ def every(
 
 def views(servers: Sequence[RemoteServerClient]) -> list[tuple[RemoteServerClient, Any]]:
     """Return the servers with their devices."""
-    return every(servers, lambda server: server.call("GET", "/v1/server", timeout_s=ASK_S))
+    return every(servers, lambda server: server.call(*lease_endpoints.SHOW_SERVER.to(), timeout_s=ASK_S))

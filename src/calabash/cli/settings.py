@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from calabash.api.endpoints import Endpoint
 from calabash.cli import output
 from calabash.cli.failure import print_on_stderr
 from calabash.cli.home import client
@@ -112,17 +113,19 @@ class Target:
 
     Args:
         kind: of the document that ``-o json`` prints.
-        path: of the API, to ask for it.
+        put: endpoint that creates or changes it.
+        show: endpoint that shows it alone, or without variable segments the list that has it.
+        values: values of the variable segments of these endpoints.
         name: as it is printed.
         fmt: the output format.
-        listed: the list that has it, where the API does not show it alone.
     """
 
     kind: str
-    path: str
+    put: Endpoint
+    show: Endpoint
+    values: tuple[str, ...]
     name: str
     fmt: str
-    listed: str = ""
 
 
 def create(target: Target, body: dict[str, Any]) -> None:
@@ -143,14 +146,14 @@ def change(target: Target, body: dict[str, Any], *, command: str) -> None:
 def _put(target: Target, body: dict[str, Any]) -> None:
     """Create or replace the object with ``body``; print its name or its document, and the pool's warnings."""
     pool = client()
-    reply = pool.put(target.path, body)
+    reply = pool.send(target.put, *target.values, body=body)
     for text in reply.get("warnings", ()):
         print_on_stderr(f"warning: {text}")
     if target.fmt not in ("json", "yaml"):
         click.echo(target.name)
         return
-    if target.listed:
-        (found,) = [row for row in pool.items(target.listed) if row["name"] == target.name]
+    if target.show.variables:
+        found = pool.send(target.show, *target.values)
     else:
-        found = pool.get(target.path)
+        (found,) = [row for row in pool.items(target.show.at()) if row["name"] == target.name]
     click.echo(output.document(target.kind, found, target.fmt))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calabash.api import endpoints
 from calabash.model.errors import CalabashError, Reason
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def snapshot(file: Path | None) -> None:
     """Write the state of the pool as a scenario to FILE or to standard output; `simulate scenario FILE` replays it."""
     from calabash.cli.home import client  # noqa: PLC0415
 
-    text = client().get("/v1/scenario")["scenario"]
+    text = client().send(endpoints.EXPORT_SCENARIO)["scenario"]
     if file is None:
         click.echo(text)
         return

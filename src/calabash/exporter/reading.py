@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import msgspec
 
-from calabash.api import replies, tenancy
+from calabash.adapters.pool.client import ApiClient
+from calabash.api import endpoints, replies, tenancy
 from calabash.api.counters import NO_COUNTERS, PoolCounters
-from calabash.api.networks import PATH, NetworkObjectView
+from calabash.api.networks import NetworkObjectView
 from calabash.model.errors import CalabashError, Reason
 
 EVENT_PAGES_MAX = 20  # in one scrape; the next continues
 _EVENTS_AT_ONCE = 1000
 _WITHOUT_COUNTERS = {Reason.NOT_FOUND, Reason.UNSUPPORTED, Reason.NOT_PERMITTED}
 PENDING = "pending"  # state of a waiting request
-
-
-class PoolSource(Protocol):
-    """Client of the API of a pool, through its Unix socket or over the network."""
-
-    def get(self, path: str) -> Any: ...
-    def items(self, path: str) -> list[Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +40,7 @@ class PoolReading:
 class Reader:
     """Reads the state of a pool; between two scrapes it keeps only the number of events."""
 
-    def __init__(self, pool: PoolSource) -> None:
+    def __init__(self, pool: ApiClient) -> None:
         self._pool = pool
         self._events: Counter[tuple[str, str]] = Counter()
         self._last: int | None = None
@@ -59,11 +52,11 @@ class Reader:
             CalabashError: if the pool does not answer.
             msgspec.ValidationError: if a reply has an unknown form.
         """
-        status = msgspec.convert(self._pool.get("/v1/status"), replies.Status)
-        devices = msgspec.convert(self._pool.get("/v1/devices"), replies.DeviceList).items
-        allocations = msgspec.convert(self._pool.items("/v1/allocations"), list[replies.AllocationView])
-        queues = msgspec.convert(self._pool.get("/v1/queues"), replies.QueueList).items
-        quota = msgspec.convert(self._pool.get("/v1/quota"), tenancy.QuotaList).items
+        status = msgspec.convert(self._pool.send(endpoints.SHOW_STATUS), replies.Status)
+        devices = msgspec.convert(self._pool.send(endpoints.LIST_DEVICES), replies.DeviceList).items
+        allocations = msgspec.convert(self._pool.items(endpoints.LIST_ALLOCATIONS.at()), list[replies.AllocationView])
+        queues = msgspec.convert(self._pool.send(endpoints.LIST_QUEUES), replies.QueueList).items
+        quota = msgspec.convert(self._pool.send(endpoints.LIST_QUOTA), tenancy.QuotaList).items
         self._count_events()
         return PoolReading(
             status=status,
@@ -72,14 +65,16 @@ class Reader:
             queues=queues,
             quota=quota,
             events=dict(self._events),
-            vpcs=msgspec.convert(self._pool.items(f"{PATH}/objects?kind=vpc"), list[NetworkObjectView]),
+            vpcs=msgspec.convert(
+                self._pool.items(endpoints.LIST_NETWORK_OBJECTS.at(query={"kind": "vpc"})), list[NetworkObjectView]
+            ),
             counters=self._counters(),
         )
 
     def _counters(self) -> PoolCounters:
         """Return the pool's counters, or none for a cluster, an older pool, or a user who may not see them."""
         try:
-            return msgspec.convert(self._pool.get("/v1/counters"), PoolCounters)
+            return msgspec.convert(self._pool.send(endpoints.SHOW_COUNTERS), PoolCounters)
         except CalabashError as error:
             if error.reason not in _WITHOUT_COUNTERS:
                 raise
@@ -93,8 +88,8 @@ class Reader:
         """
         after = self._last or 0
         for _ in range(EVENT_PAGES_MAX):
-            path = f"/v1/events?after={after}&limit={_EVENTS_AT_ONCE}"
-            found = msgspec.convert(self._pool.get(path), replies.EventList).items
+            query = {"after": after, "limit": _EVENTS_AT_ONCE}
+            found = msgspec.convert(self._pool.send(endpoints.LIST_EVENTS, query=query), replies.EventList).items
             if self._last is None:
                 self._events.update({(event.kind, event.reason): 0 for event in found})
             else:

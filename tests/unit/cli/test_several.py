@@ -10,19 +10,21 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from calabash.adapters.pool.client import ApiClient
 from calabash.cli.pool import view
 from calabash.cli.several import AT_ONCE, for_each
 from calabash.model.errors import CalabashError, Reason
 
 
-class _Pool:
+class _Pool(ApiClient):
     """Pool that answers releases only when ``together`` of them have arrived."""
 
     def __init__(self, together: int) -> None:
         self.asked: Counter[str] = Counter()
         self._all_there = threading.Barrier(together, timeout=60)
 
-    def delete(self, path: str, **_: Any) -> None:
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        assert method == "DELETE"
         self.asked[path] += 1
         self._all_there.wait()
 

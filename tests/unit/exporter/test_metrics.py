@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from calabash.adapters.exposition import Family
+from calabash.adapters.pool.client import ApiClient
 from calabash.api import replies
 from calabash.api.counters import NO_COUNTERS, GpuTimeView, PoolCounters, QueueWaitView
 from calabash.api.networks import NetworkConditionView, NetworkObjectView, NetworkStatusView
@@ -253,7 +254,7 @@ def test_names_of_others_tell_the_same_figures(name: str) -> None:
     assert [value for _, value in found[used[0]]] == [used[1]]
 
 
-class Pool:
+class Pool(ApiClient):
     """A pool's API with these answers; ``events`` is its list of events."""
 
     def __init__(self, *, down: bool = False, uncounted: Reason | None = None) -> None:
@@ -263,7 +264,12 @@ class Pool:
         self.allocations = [allocation()]
         self.asked = 0
 
-    def get(self, path: str) -> Any:
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        assert method == "GET"
+        if path == "/v1/networks/objects?kind=vpc":
+            return {"items": []}
+        if path == "/v1/allocations":
+            return {"items": msgspec.to_builtins(self.allocations)}
         self.asked += 1
         if self.down:
             raise CalabashError("no pool answers", reason=Reason.POOL_DOWN)
@@ -280,13 +286,6 @@ class Pool:
             "/v1/quota": lambda: QuotaList(items=[quota()]),
         }
         return msgspec.to_builtins(found[path]())
-
-    def items(self, path: str) -> list[Any]:
-        if path == "/v1/networks/objects?kind=vpc":
-            return []
-        assert path == "/v1/allocations"
-        found: list[Any] = msgspec.to_builtins(self.allocations)
-        return found
 
     def happens(self, kind: str, count: int = 1) -> None:
         last = len(self.events)

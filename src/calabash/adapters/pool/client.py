@@ -12,17 +12,19 @@ import struct
 import time
 
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, coded, decode_answer, write_question
+from calabash.api.endpoints import quoted
 from calabash.model.errors import CalabashError, Reason, cause
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
+
+    from calabash.api.endpoints import Endpoint
 
 SOCKET_FILE = "pool.sock"
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its terminating zero
 _DOWN_HINT = "start it with `calabash up`, or set CALABASH_HOME to where it runs"
-_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~@")
 
 
 def socket_path(home: str | os.PathLike[str]) -> str:
@@ -38,18 +40,27 @@ def socket_path(home: str | os.PathLike[str]) -> str:
     return path
 
 
-def quoted(name: str) -> str:
-    """Return a name as one segment of a path, percent-encoded.
-
-    Raises BAD_REQUEST for an empty name, which would name another resource.
-    """
-    if not name:
-        raise CalabashError("a name is empty", reason=Reason.BAD_REQUEST, hint="give a name")
-    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in os.fsencode(name))
-
-
 class ApiClient:
     """Client of the pool's API; answers are decoded JSON, errors are CalabashError with the pool's reason."""
+
+    def send(
+        self,
+        endpoint: Endpoint,
+        *values: str,
+        body: Any = None,
+        query: Mapping[str, object] | None = None,
+        timeout_s: float = 30.0,
+    ) -> Any:
+        """Make a request and return the decoded answer.
+
+        Args:
+            values: values of the variable segments of the endpoint's path.
+            body: body of a POST or PUT; None for an empty object.
+            query: parameters of the query string.
+        """
+        if body is None and endpoint.method in ("POST", "PUT"):
+            body = {}
+        return self.call(*endpoint.to(*values, query=query), body, timeout_s=timeout_s)
 
     def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
         return self.call("GET", path, timeout_s=timeout_s)

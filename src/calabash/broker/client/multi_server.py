@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from calabash.api import lease_endpoints
 from calabash.broker.client.server_choice import divide
 from calabash.broker.messages import LeaseOrder, ServerView
 from calabash.model.errors import CalabashError, Reason
@@ -126,12 +127,12 @@ def release_all(held: Sequence[tuple[Any, dict[str, Any]]]) -> None:
     for server, granted in held:
         for _ in range(_RELEASE_ATTEMPTS):
             with contextlib.suppress(CalabashError):
-                server.call("DELETE", f"/v1/leases/{granted['id']}", timeout_s=_RELEASE_S)
+                server.call(*lease_endpoints.END_LEASE.to(granted["id"]), timeout_s=_RELEASE_S)
                 break
 
 
 def _asked(server: LeaseServer, order: LeaseOrder, gpus: int) -> dict[str, Any]:
     part = msgspec.structs.replace(order, gpus=gpus, wait_s=0.0)
     named = {name: value for name, value in msgspec.to_builtins(part).items() if value is not None}
-    granted: dict[str, Any] = server.call("POST", "/v1/leases", named, timeout_s=_ASK_S)
+    granted: dict[str, Any] = server.call(*lease_endpoints.REQUEST_LEASE.to(), named, timeout_s=_ASK_S)
     return granted

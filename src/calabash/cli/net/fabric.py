@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client, own_file
 from calabash.cli.output import Column, dash
@@ -40,7 +41,7 @@ def fabric() -> None:
 @output.option
 def list_cards(fmt: str) -> None:
     """List the devices on fabrics with their tenants and the partitions in which they were seen."""
-    found = client().get("/v1/fabric")
+    found = client().send(endpoints.SHOW_FABRIC)
     output.emit("FabricList", found["items"], COLUMNS, fmt, name="device")
     _warn(found)
 
@@ -50,7 +51,7 @@ def list_cards(fmt: str) -> None:
 @output.option
 def show_card(device: str, fmt: str) -> None:
     """Show one device on each plane, by its UUID."""
-    found = client().get("/v1/fabric")
+    found = client().send(endpoints.SHOW_FABRIC)
     rows = [row for row in found["items"] if row["device"] == device]
     if not rows:
         raise CalabashError(

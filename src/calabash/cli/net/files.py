@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.net.kinds import NAME
-from calabash.cli.net.objects import PATH
 from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason, file_reason
 
@@ -80,8 +79,9 @@ def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
 
     found = [one for file in files for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)]
     try:
-        return client().post(
-            f"{PATH}/apply", {"documents": [one.plain() for one in found], "prune": prune, "dry_run": dry_run}
+        return client().send(
+            endpoints.APPLY_NETWORKS,
+            body={"documents": [one.plain() for one in found], "prune": prune, "dry_run": dry_run},
         )
     except CalabashError as error:
         raise _placed(error, [one.place for one in found]) from None
@@ -131,18 +131,18 @@ def put_certificate(name: str, cert: Path, key: Path) -> None:
         "certificate": read_file(str(cert), CERTIFICATE_BYTES_MAX),
         "key": read_file(str(key), CERTIFICATE_BYTES_MAX),
     }
-    click.echo(client().put(f"{PATH}/certificates?name={quoted(name)}", order)["name"])
+    click.echo(client().send(endpoints.PUT_CERTIFICATE, query={"name": name}, body=order)["name"])
 
 
 @certificate.command("list")
 @output.option
 def list_certificates(fmt: str) -> None:
     """List certificates, without their keys."""
-    output.emit("CertificateList", client().get(f"{PATH}/certificates")["items"], CERTIFICATES, fmt, name="name")
+    output.emit("CertificateList", client().send(endpoints.LIST_CERTIFICATES)["items"], CERTIFICATES, fmt, name="name")
 
 
 @certificate.command("delete")
 @click.argument("name", metavar="VPC/NAME")
 def delete_certificate(name: str) -> None:
     """Delete a certificate and its key; refused while a load balancer uses it."""
-    click.echo(client().delete(f"{PATH}/certificates?name={quoted(name)}")["name"])
+    click.echo(client().send(endpoints.DELETE_CERTIFICATE, query={"name": name})["name"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from calabash.adapters.links import namespaces
-from calabash.api.networks import PATH
+from calabash.api import endpoints
 from calabash.cli.home import client
 from calabash.controllers.lab.host import MANAGEMENT, UNDERLAY
 from calabash.controllers.lab.lab import Lab
@@ -72,8 +72,10 @@ def _give_outside() -> None:
     spec = {"cidr": f"{address.rpartition('.')[0]}.0/{length}", "gateway": address}
     try:
         pool = client()
-        if not any(item["name"] == UPLINK for item in pool.items(f"{PATH}/objects?kind=uplink")):
-            pool.put(f"{PATH}/objects", {"kind": "uplink", "name": UPLINK, "spec": spec})
+        if not any(
+            item["name"] == UPLINK for item in pool.items(endpoints.LIST_NETWORK_OBJECTS.at(query={"kind": "uplink"}))
+        ):
+            pool.send(endpoints.PUT_NETWORK_OBJECT, body={"kind": "uplink", "name": UPLINK, "spec": spec})
     except CalabashError as error:
         if error.reason is not Reason.POOL_DOWN:
             raise

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import ApiClient, quoted
+from calabash.adapters.pool.client import ApiClient
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.net import kinds as net_kinds
@@ -17,20 +18,19 @@ from calabash.cli.net.kinds import NAME, STATE, Given, NetKind, Spec
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import vpc_of
 
-PATH = "/v1/networks"
 TRIES = 5  # attempts at a change that conflicts with concurrent ones
 Change = Callable[[Spec], Spec]
 
 
-def path_of(kind: str, name: str) -> str:
-    """Return the API path of an object."""
-    return f"{PATH}/objects/{kind}?name={quoted(name)}"
+def read(pool: ApiClient, kind: str, name: str) -> Any:
+    """Return the object."""
+    return pool.send(endpoints.SHOW_NETWORK_OBJECT, kind, query={"name": name})
 
 
 def listing(pool: ApiClient, kind: str = "", vpc: str = "") -> list[Any]:
     """Return the visible objects, optionally of one kind and one VPC."""
-    asked = "&".join(f"{key}={quoted(value)}" for key, value in (("kind", kind), ("vpc", vpc)) if value)
-    return pool.items(f"{PATH}/objects" + (f"?{asked}" if asked else ""))
+    query = {key: value for key, value in (("kind", kind), ("vpc", vpc)) if value}
+    return pool.items(endpoints.LIST_NETWORK_OBJECTS.at(query=query))
 
 
 def ports_of(pool: ApiClient) -> net_parsing.Ports:
@@ -40,13 +40,13 @@ def ports_of(pool: ApiClient) -> net_parsing.Ports:
 
 def put(pool: ApiClient, kind: str, name: str, spec: Spec, **order: Any) -> Any:
     """Create or replace the object."""
-    return pool.put(f"{PATH}/objects", {"kind": kind, "name": name, "spec": spec, **order})
+    return pool.send(endpoints.PUT_NETWORK_OBJECT, body={"kind": kind, "name": name, "spec": spec, **order})
 
 
 def change(pool: ApiClient, kind: str, name: str, changed: Change) -> Any:
     """Change an existing object; retry after concurrent changes."""
     for left in reversed(range(TRIES)):
-        row = pool.get(path_of(kind, name))
+        row = read(pool, kind, name)
         try:
             return put(pool, kind, name, changed(dict(row["spec"])), generation=row["generation"])
         except CalabashError as error:
@@ -141,7 +141,7 @@ def _show(kind: NetKind) -> click.Command:
     @click.argument("name", metavar=kind.path)
     @output.option
     def show(name: str, fmt: str) -> None:
-        row = client().get(path_of(kind.kind, name))
+        row = read(client(), kind.kind, name)
         _check_part(kind, row)
         if fmt in ("json", "yaml"):
             click.echo(output.document("NetworkObject", row, fmt))
@@ -166,8 +166,9 @@ def _delete(kind: NetKind) -> click.Command:
     def delete(name: str, *, cascade: bool) -> None:
         pool = client()
         if kind.only:
-            _check_part(kind, pool.get(path_of(kind.kind, name)))
-        pool.delete(path_of(kind.kind, name) + ("&cascade=1" if cascade else ""))
+            _check_part(kind, read(pool, kind.kind, name))
+        query = {"name": name, **({"cascade": 1} if cascade else {})}
+        pool.send(endpoints.DELETE_NETWORK_OBJECT, kind.kind, query=query)
         click.echo(name)
 
     return delete
@@ -283,8 +284,8 @@ def set_rate(name: str, rate: str | None, egress: str | None, ingress: str | Non
     said = {"rate": rate, "egress": egress, "ingress": ingress}
     if all(value is None for value in said.values()):
         raise CalabashError("no change was given", hint="say --rate 1Gbit, or --rate none")
-    before = pool.get(path_of("port", name))["spec"].get("qos", "")
-    known = pool.get(path_of("qos", before))["spec"] if before else {}
+    before = read(pool, "port", name)["spec"].get("qos", "")
+    known = read(pool, "qos", before)["spec"] if before else {}
     spec = net_kinds.rates_of(name, dict(known), said, ports_of(pool))
     rates = {f"{way}_bits_per_s": spec.get(f"{way}_bits_per_s", 0) for way in ("egress", "ingress")}
     policy = ""

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli.home import client
 from calabash.cli.net.files import read_file
-from calabash.cli.net.objects import PATH
 from calabash.model.errors import CalabashError
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
@@ -85,7 +85,7 @@ def _of_the_pool() -> NetworkObjects:
     from calabash.net.objects.collection import NetworkObjects  # noqa: PLC0415
     from calabash.net.objects.specs import decode, parse_kind  # noqa: PLC0415
 
-    rows: list[dict[str, Any]] = client().items(f"{PATH}/objects")
+    rows: list[dict[str, Any]] = client().items(endpoints.LIST_NETWORK_OBJECTS.at())
     return NetworkObjects.from_objects(
         (decode(parse_kind(row["kind"]), row["name"], row["spec"]) for row in rows), revision=0
     )

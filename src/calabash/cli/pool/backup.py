@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from calabash.adapters.host.processes import user_name
+from calabash.api import endpoints
 from calabash.cli.home import home, own_client, own_file
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.audit.trail import KEY_FILE
@@ -61,7 +62,7 @@ def _url(given: str, *, running: bool = True) -> str:
         return given
     if running:
         try:
-            used = str(own_client().get("/v1/status")["db"])
+            used = str(own_client().send(endpoints.SHOW_STATUS)["db"])
         except CalabashError:
             used = ""
         if used and not used.startswith("sqlite"):

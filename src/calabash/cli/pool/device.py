@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
@@ -31,10 +31,11 @@ COLUMNS = (
 )
 
 
-def _path(name: str, verb: str = "") -> str:
+def _checked(name: str) -> str:
+    """Return the name of a device. Raises NOT_FOUND if it is empty or has a slash, as no device has."""
     if not name or "/" in name:
         raise CalabashError(f"there is no device {name!r}", reason=Reason.NOT_FOUND, hint="see `calabash device list`")
-    return f"/v1/devices/{quoted(name)}" + (f"/{verb}" if verb else "")
+    return name
 
 
 @click.group()
@@ -49,7 +50,7 @@ def device() -> None:
 @output.option
 def list_devices(fmt: str) -> None:
     """List the devices with their health."""
-    output.emit("DeviceList", client().items("/v1/devices"), COLUMNS, fmt, name="uuid")
+    output.emit("DeviceList", client().items(endpoints.LIST_DEVICES.at()), COLUMNS, fmt, name="uuid")
 
 
 @device.command()
@@ -57,7 +58,7 @@ def list_devices(fmt: str) -> None:
 @output.option
 def show(identifier: str, fmt: str) -> None:
     """Show a device: its state with cause and time, its history and its allocations."""
-    _print(client().get(_path(identifier)), fmt)
+    _print(client().send(endpoints.SHOW_DEVICE, _checked(identifier)), fmt)
 
 
 @device.command()
@@ -71,7 +72,7 @@ def show(identifier: str, fmt: str) -> None:
 def drain(identifier: str, reason: str, evict: bool, grace: str, fmt: str) -> None:
     """Drain a device until `undrain`, also over restarts of the pool. Programs on it keep running unless --evict is given."""
     body = {"reason": reason, "evict": evict, "grace_s": parse_duration_s(grace)}
-    _print(client().post(_path(identifier, "drain"), body), fmt)
+    _print(client().send(endpoints.DRAIN_DEVICE, _checked(identifier), body=body), fmt)
 
 
 @device.command()
@@ -79,7 +80,7 @@ def drain(identifier: str, reason: str, evict: bool, grace: str, fmt: str) -> No
 @output.option
 def undrain(identifier: str, fmt: str) -> None:
     """Return a device to service, whether it was drained or failed; the device must pass a test first."""
-    _print(client().post(_path(identifier, "undrain")), fmt)
+    _print(client().send(endpoints.UNDRAIN_DEVICE, _checked(identifier)), fmt)
 
 
 @device.command()
@@ -91,7 +92,7 @@ def mode(identifier: str, mode: str, fmt: str) -> None:
 
     Programs that run in another mode keep running; new allocations use the pinned mode only.
     """
-    _print(client().post(_path(identifier, "mode"), {"mode": mode}), fmt)
+    _print(client().send(endpoints.SET_DEVICE_MODE, _checked(identifier), body={"mode": mode}), fmt)
 
 
 @device.command("set")
@@ -110,7 +111,7 @@ def set_card(identifier: str, replicas: str | None, interval: str | None, spill:
     body = {name: value for name, value in wanted.items() if value is not None}
     if not body:
         raise CalabashError("no parameter was given", hint="give --replicas, --interval or --spill")
-    _print(client().post(_path(identifier, "settings"), body), fmt)
+    _print(client().send(endpoints.SET_DEVICE, _checked(identifier), body=body), fmt)
 
 
 def _replicas(text: str) -> int:
@@ -129,7 +130,7 @@ def test(identifier: str, fmt: str) -> None:
 
     Exits with status 1 if the device fails the test. The health of the device is updated.
     """
-    body = client().post(_path(identifier, "test"), timeout_s=TEST_S)
+    body = client().send(endpoints.TEST_DEVICE, _checked(identifier), timeout_s=TEST_S)
     if fmt in ("json", "yaml"):
         click.echo(output.document("DeviceTest", body, fmt))
     else:
@@ -146,7 +147,7 @@ def test(identifier: str, fmt: str) -> None:
 @output.option
 def reset(identifier: str, fmt: str) -> None:
     """Reset an idle device and the devices linked to it by NVLink; unhealthy devices return to service after a test."""
-    _print(client().post(_path(identifier, "reset"), timeout_s=RESET_S), fmt)
+    _print(client().send(endpoints.RESET_DEVICE, _checked(identifier), timeout_s=RESET_S), fmt)
 
 
 def _print(body: Any, fmt: str) -> None:

@@ -16,6 +16,7 @@ import click
 import calabash
 from calabash.adapters.pool.client import SOCKET_FILE
 from calabash.adapters.pool.system import SYSTEM_HOME
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client, home, uses_system_pool
 from calabash.cli.output import Column
@@ -106,7 +107,7 @@ def _coherence() -> Iterator[Finding]:
 def _simulated_node() -> str:
     """Return the name of the simulated node of the running pool; "" for real devices or no pool."""
     try:
-        return str(client().get("/v1/status")["sim"])
+        return str(client().send(endpoints.SHOW_STATUS)["sim"])
     except CalabashError:
         return ""
 
@@ -170,7 +171,7 @@ def membership(status: Mapping[str, Any]) -> Finding:
 
 def _pool() -> Iterator[Finding]:
     try:
-        status = client().get("/v1/status")
+        status = client().send(endpoints.SHOW_STATUS)
     except CalabashError as error:
         yield Finding(check="pool", result="warn", text=error.message, hint=error.hint or "calabash up")
         return
@@ -184,6 +185,6 @@ def _pool() -> Iterator[Finding]:
         text=f"pid {arbiter}" if alive else "the share arbiter is not running; the last limits remain in force",
         hint="" if alive else "see pool.log in the pool's home",
     )
-    unhealthy = [d for d in client().get("/v1/devices")["items"] if d["health"] != "healthy"]
+    unhealthy = [d for d in client().send(endpoints.LIST_DEVICES)["items"] if d["health"] != "healthy"]
     for device in unhealthy:
         yield Finding(check=f"gpu {device['index']}", result="fail", text=f"{device['model']} is {device['health']}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, command_line, dash
@@ -65,7 +65,7 @@ def start(command: tuple[str, ...], directory: str, fmt: str, **given: Any) -> N
     body = run_options.request(words, command) | {"command": list(command), "directory": directory}
     if not given["wait_s"]:
         del body["wait_s"]
-    made = client().post("/v1/jobs", body)["job"]
+    made = client().send(endpoints.CREATE_JOB, body=body)["job"]
     click.echo(output.document("Job", made, fmt) if fmt in ("json", "yaml") else made["id"])
 
 
@@ -73,7 +73,7 @@ def start(command: tuple[str, ...], directory: str, fmt: str, **given: Any) -> N
 @output.option
 def list_jobs(fmt: str) -> None:
     """List jobs, newest first."""
-    output.emit("JobList", client().get("/v1/jobs")["items"], COLUMNS, fmt)
+    output.emit("JobList", client().send(endpoints.LIST_JOBS)["items"], COLUMNS, fmt)
 
 
 @job.command("show")
@@ -81,7 +81,7 @@ def list_jobs(fmt: str) -> None:
 @output.option
 def show(name: str, fmt: str) -> None:
     """Show a job and the last 64 KiB of its output."""
-    found = client().get(f"/v1/jobs/{quoted(name)}")
+    found = client().send(endpoints.SHOW_JOB, name)
     output.emit("JobList", [found["job"]], COLUMNS, fmt)
     if fmt not in ("table", "wide"):
         return
@@ -97,5 +97,5 @@ def show(name: str, fmt: str) -> None:
 @click.argument("name")
 def stop(name: str) -> None:
     """Stop a job with SIGTERM, and with SIGKILL five seconds later. A job that has ended is deleted from the list."""
-    stopped = client().delete(f"/v1/jobs/{quoted(name)}")
+    stopped = client().send(endpoints.STOP_JOB, name)
     click.echo(f"{stopped['id']} {stopped['state']}")

@@ -15,6 +15,7 @@ import click
 
 from calabash.adapters.host.children import AUTHORITIES, DATABASE, LIBRARIES, PACKAGES, become_module, start_module
 from calabash.adapters.pool.client import ApiClient
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client, home, own_client, uses_system_pool
 from calabash.cli.pool.login import login_link as link
@@ -94,7 +95,7 @@ def up(*, sim: str | None, db: str | None, on_unmanaged: str, console: str, inse
             process.stdin.close()
     _wait_until_ready(process, log, start)
     pool = own_client()
-    status = pool.get("/v1/status")
+    status = pool.send(endpoints.SHOW_STATUS)
     count = f"{status['devices']} device{'' if status['devices'] == 1 else 's'}"
     click.echo(f"pool is up: {count}, {served_node(status)}, pid {status['pid']}")
     if status["console"]:
@@ -135,14 +136,14 @@ def _absolute(url: str) -> str:
 
 def _login_link(pool: ApiClient, console: str) -> str:
     """Return a link that logs a browser in as this user; it works once."""
-    return link(console, pool.post("/v1/tokens", {"login": True})["secret"])
+    return link(console, pool.send(endpoints.CREATE_TOKEN, body={"login": True})["secret"])
 
 
 @click.command("login-link")
 def login_link() -> None:
     """Print a link that logs you in to the console. It works once, within ten minutes."""
     pool = client()
-    status = pool.get("/v1/status")
+    status = pool.send(endpoints.SHOW_STATUS)
     if not status["console"]:
         raise CalabashError(
             status["console_failure"] or "this pool serves no console",
@@ -163,7 +164,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -
         if process.poll() is not None:
             raise _with_what_runs(_failure(log, start, process.returncode))
         try:
-            if own_client().get("/v1/status", timeout_s=5)["pid"] == process.pid:
+            if own_client().send(endpoints.SHOW_STATUS, timeout_s=5)["pid"] == process.pid:
                 return
         except CalabashError:
             pass
@@ -199,7 +200,7 @@ def _with_what_runs(error: CalabashError) -> CalabashError:
     if error.reason is not Reason.POOL_RUNNING:
         return error
     try:
-        status = own_client().get("/v1/status", timeout_s=5)
+        status = own_client().send(endpoints.SHOW_STATUS, timeout_s=5)
     except CalabashError:
         return error
     return CalabashError(
@@ -237,8 +238,8 @@ def _failure(log: Path, start: int, code: int) -> CalabashError:
 def down(force: bool) -> None:
     """Stop the pool. Fails while programs hold slices, unless --force is given."""
     pool = client()
-    pid = pool.get("/v1/status")["pid"]
-    pool.post("/v1/shutdown", {"force": force}, timeout_s=30)
+    pid = pool.send(endpoints.SHOW_STATUS)["pid"]
+    pool.send(endpoints.SHUT_DOWN, body={"force": force}, timeout_s=30)
     deadline = time.monotonic() + 15
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -249,7 +250,7 @@ def down(force: bool) -> None:
 @output.option
 def status(fmt: str) -> None:
     """Show the pool: its node, devices, allocations, driver, database and console."""
-    body = client().get("/v1/status")
+    body = client().send(endpoints.SHOW_STATUS)
     if fmt in ("json", "yaml"):
         click.echo(output.document("Status", body, fmt))
         return

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli.home import token_store
 from calabash.model.errors import CalabashError, Reason
 
@@ -35,11 +36,11 @@ def login(url: str, forget: bool) -> None:
     given = click.prompt("code or token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     secret = given.strip().rpartition("#")[2]
     try:
-        token = ServerClient(place, "").post("/v1/sessions", {"code": secret})["secret"]
+        token = ServerClient(place, "").send(endpoints.CREATE_SESSION, body={"code": secret})["secret"]
     except CalabashError as error:
         if error.reason is not Reason.NOT_AUTHENTICATED:
             raise
         token = secret  # not a valid login code, so it must be a token
-    me = ServerClient(place, token).get("/v1/me")
+    me = ServerClient(place, token).send(endpoints.SHOW_ME)
     token_store().store(place, token)
     click.echo(f"logged in to {place} as {me['user']}; use it with: calabash --server {place} ps")

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
@@ -60,7 +61,7 @@ def mig() -> None:
 @output.option
 def show(fmt: str) -> None:
     """Show the cards with MIG: their memory slices, their instances, and the profiles that still fit."""
-    cards = client().get("/v1/mig")["items"]
+    cards = client().send(endpoints.LIST_MIG)["items"]
     if fmt in ("json", "yaml"):
         click.echo(output.document("MigCardList", cards, fmt))
     elif fmt == "name":
@@ -80,7 +81,7 @@ def show(fmt: str) -> None:
 def plan(profiles: tuple[str, ...], fmt: str) -> None:
     """Show where instances would be created if they were requested now, one after the other. Changes nothing."""
     names = [name for text in profiles for name, _ in instances_of(text)]
-    body = client().post("/v1/mig/plan", {"profiles": names})
+    body = client().send(endpoints.PLAN_MIG, body={"profiles": names})
     output.emit("MigPlaceList", body["items"], PLACES, fmt, name="profile")
 
 
@@ -95,7 +96,7 @@ def apply(layouts: tuple[str, ...], check: bool, fmt: str) -> None:
     destroyed to make room for other profiles. `0:none` unpins card 0, which is then partitioned on demand.
     """
     cards = [card for text in layouts for card in layouts_of(text)]
-    body = client().post("/v1/mig/apply", {"cards": cards, "check": check}, timeout_s=APPLY_S)
+    body = client().send(endpoints.APPLY_MIG, body={"cards": cards, "check": check}, timeout_s=APPLY_S)
     output.emit("MigPlaceList", body["items"], PLACES[:3], fmt, name="profile")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
@@ -39,8 +39,9 @@ _OF_USERS = ("Users that may use the queue", "Groups whose members may use the q
 
 
 def _target(name: str, fmt: str) -> settings.Target:
-    path = f"/v1/queues/{quoted(name)}"
-    return settings.Target(kind="Queue", path=path, name=name, fmt=fmt, listed="/v1/queues")
+    return settings.Target(
+        kind="Queue", put=endpoints.PUT_QUEUE, show=endpoints.LIST_QUEUES, values=(name,), name=name, fmt=fmt
+    )
 
 
 @click.group()
@@ -52,7 +53,7 @@ def queue() -> None:
 @output.option
 def list_queues(fmt: str) -> None:
     """List queues with their quotas, and their allocated and pending devices."""
-    output.emit("QueueList", client().get("/v1/queues")["items"], COLUMNS, fmt, name="name")
+    output.emit("QueueList", client().send(endpoints.LIST_QUEUES)["items"], COLUMNS, fmt, name="name")
 
 
 @queue.command("create")
@@ -81,7 +82,7 @@ def set_queue(name: str, fmt: str, **options: Any) -> None:
 @click.argument("name")
 def delete_queue(name: str) -> None:
     """Delete an empty queue."""
-    client().delete(f"/v1/queues/{quoted(name)}")
+    client().send(endpoints.DELETE_QUEUE, name)
     click.echo(name)
 
 
@@ -93,5 +94,5 @@ def move(allocation: str, name: str) -> None:
 
     The request keeps its age and its tenant.
     """
-    moved = client().put(f"/v1/allocations/{quoted(allocation)}/queue/{quoted(name)}", {})
+    moved = client().send(endpoints.CHANGE_QUEUE, allocation, name, body={})
     click.echo(f"{moved['id']} waits in {moved['queue']}")

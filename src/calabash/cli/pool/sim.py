@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import home, own_client, uses_system_pool
 from calabash.cli.output import Column
@@ -81,7 +82,7 @@ def _own_node(name: str) -> NodeFile:
 def _pool_of(name: str) -> dict[str, Any]:
     """Return the status of the pool of this home if it runs and serves node ``name``, else an empty dict."""
     try:
-        status: dict[str, Any] = own_client().get("/v1/status")
+        status: dict[str, Any] = own_client().send(endpoints.SHOW_STATUS)
     except CalabashError:
         return {}
     return status if status.get("sim") == name else {}
@@ -100,7 +101,7 @@ def _wait_until_seen(name: str, fault: str) -> None:
         return bool(fault != "recover" or device["health"] == "healthy" or device["allocations"])
 
     deadline = time.monotonic() + SEEN_WITHIN_S
-    while not all(seen(device) for device in own_client().get("/v1/devices")["items"]):
+    while not all(seen(device) for device in own_client().send(endpoints.LIST_DEVICES)["items"]):
         if time.monotonic() > deadline:
             click.echo(
                 f"the pool does not show the fault after {SEEN_WITHIN_S:g}s; see `calabash device show`",

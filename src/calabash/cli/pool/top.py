@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli.grant_line import share
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, command_line, dash, table
@@ -24,7 +25,7 @@ def top(interval: str, once: bool) -> None:
     pool = client()
 
     def frame(width: int) -> str:
-        return screen(pool.items("/v1/devices"), pool.items("/v1/allocations"), width)
+        return screen(pool.items(endpoints.LIST_DEVICES.at()), pool.items(endpoints.LIST_ALLOCATIONS.at()), width)
 
     show(frame, 0.0 if once else pause_s)
 

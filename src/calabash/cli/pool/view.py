@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.grant_line import share
 from calabash.cli.home import client
@@ -70,7 +70,7 @@ PS_COLUMNS = (
 @output.option
 def ps(everything: bool, fmt: str) -> None:
     """List running allocations and waiting requests."""
-    rows = client().items("/v1/allocations" + ("?all=1" if everything else ""))
+    rows = client().items(endpoints.LIST_ALLOCATIONS.at(query={"all": 1} if everything else None))
     output.emit("AllocationList", rows, PS_COLUMNS, fmt)
 
 
@@ -113,22 +113,22 @@ def unmanaged_lines(devices: Sequence[Row]) -> list[str]:
 @output.option
 def smi(fmt: str) -> None:
     """Show devices with their utilization and allocations, and unmanaged processes on them."""
-    devices = client().items("/v1/devices")
+    devices = client().items(endpoints.LIST_DEVICES.at())
     output.emit("DeviceList", devices, SMI_COLUMNS, fmt, name="uuid")
     if fmt in ("table", "wide"):
         for line in unmanaged_lines(devices):
             click.echo(line)
 
 
-def _path(identifier: str) -> str:
-    """Return the API path of an allocation. Raises NOT_FOUND if the ID is empty or has a slash, which changes the path."""
+def _checked(identifier: str) -> str:
+    """Return the ID of an allocation. Raises NOT_FOUND if it is empty or has a slash, as no ID has."""
     if not identifier or "/" in identifier:
         raise CalabashError(
             f"there is no allocation {identifier!r}",
             reason=Reason.NOT_FOUND,
             hint="`calabash ps` lists the allocations",
         )
-    return f"/v1/allocations/{quoted(identifier)}"
+    return identifier
 
 
 @click.command()
@@ -139,7 +139,11 @@ def release(ids: tuple[str, ...]) -> None:
     Several allocations are released concurrently.
     """
     pool = client()
-    for_each(ids, lambda identifier: pool.delete(f"{_path(identifier)}?force=1", timeout_s=30), done="released")
+    for_each(
+        ids,
+        lambda identifier: pool.send(endpoints.RELEASE, _checked(identifier), query={"force": 1}, timeout_s=30),
+        done="released",
+    )
 
 
 @click.command()
@@ -148,8 +152,8 @@ def release(ids: tuple[str, ...]) -> None:
 def why(ids: tuple[str, ...], fmt: str) -> None:
     """Explain why requests wait, with numbers and possible remedies. Without ID, explain all waiting requests."""
     pool = client()
-    names = ids or [row["id"] for row in pool.items("/v1/allocations") if row["state"] == "pending"]
-    found = [(name, pool.get(f"{_path(name)}/why")) for name in names]
+    names = ids or [row["id"] for row in pool.items(endpoints.LIST_ALLOCATIONS.at()) if row["state"] == "pending"]
+    found = [(name, pool.send(endpoints.EXPLAIN, _checked(name))) for name in names]
     if fmt in ("json", "yaml"):
         if len(ids) == 1:
             click.echo(output.document("Explanation", found[0][1], fmt))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
@@ -72,7 +72,7 @@ def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
         raise CalabashError(f"--xml and --output {fmt} exclude each other", hint="leave out one of them")
     domain = _domain(target) if target else ""
     pool = client()
-    device = pool.get(f"/v1/devices/{quoted(gpu)}")["device"]
+    device = pool.send(endpoints.SHOW_DEVICE, gpu)["device"]
     body = {
         "mode": MODE,
         "vf": profile,
@@ -80,13 +80,13 @@ def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
         "standing": True,
         "command": ["vm", target or "xml"],
     }
-    granted = pool.post("/v1/allocations", body, timeout_s=GRANT_S)
+    granted = pool.send(endpoints.ALLOCATE, body=body, timeout_s=GRANT_S)
     try:
         devices = _devices(granted)
         for name in devices if domain else ():
             libvirt.attach(domain, libvirt.device_xml(name))
     except BaseException:
-        pool.delete(f"/v1/allocations/{granted['id']}?force=1")
+        pool.send(endpoints.RELEASE, granted["id"], query={"force": 1})
         raise
     if xml:
         click.echo("".join(libvirt.device_xml(name) for name in devices), nl=False)
@@ -111,10 +111,10 @@ def detach(name: str) -> None:
     for row in rows:
         target = _machine_of(row)
         if target.startswith(_LIBVIRT):
-            granted = pool.get(f"/v1/allocations/{row['id']}/environment")
+            granted = pool.send(endpoints.SHOW_ENVIRONMENT, row["id"])
             for device in _devices(granted):
                 libvirt.detach(_domain(target), libvirt.device_xml(device))
-        pool.delete(f"/v1/allocations/{row['id']}?force=1", timeout_s=GRANT_S)
+        pool.send(endpoints.RELEASE, row["id"], query={"force": 1}, timeout_s=GRANT_S)
         _wait_until_back(row)
 
 
@@ -133,7 +133,9 @@ def _wait_until_back(row: Row) -> None:
 
 def _away(uuids: set[str]) -> list[Any]:
     return [
-        d for d in client().items("/v1/devices") if d["uuid"] in uuids and d["health"] in ("draining", "recovering")
+        d
+        for d in client().items(endpoints.LIST_DEVICES.at())
+        if d["uuid"] in uuids and d["health"] in ("draining", "recovering")
     ]
 
 
@@ -145,7 +147,7 @@ def list_machines(fmt: str) -> None:
 
 
 def _rows() -> list[Any]:
-    return [row for row in client().items("/v1/allocations") if row.get("mode") == MODE]
+    return [row for row in client().items(endpoints.LIST_ALLOCATIONS.at()) if row.get("mode") == MODE]
 
 
 def _devices(granted: Row) -> list[str]:

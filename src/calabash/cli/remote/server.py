@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from calabash.adapters.host.children import start_module
+from calabash.api import endpoints, lease_endpoints
 from calabash.cli import home as homes
 from calabash.cli import output
 from calabash.cli.pool.lifecycle import INHERITED, served_node
@@ -133,7 +134,7 @@ def _addresses() -> str:
 
 def _pool_is_up(sim: str | None) -> None:
     try:
-        status = homes.own_client().get("/v1/status")
+        status = homes.own_client().send(endpoints.SHOW_STATUS)
     except CalabashError as error:
         if error.reason is not Reason.POOL_DOWN:
             raise
@@ -185,7 +186,7 @@ def _ready(process: subprocess.Popen[bytes], log: Path, start: int) -> dict[str,
         if process.poll() is not None:
             raise _last_words(log, start, process.returncode)
         with contextlib.suppress(CalabashError):
-            view: dict[str, Any] = own_server().call("GET", "/v1/server", timeout_s=5)
+            view: dict[str, Any] = own_server().call(*lease_endpoints.SHOW_SERVER.to(), timeout_s=5)
             if view["pid"] == process.pid:
                 return view
         time.sleep(0.02)
@@ -209,8 +210,8 @@ def _last_words(log: Path, start: int, code: int) -> CalabashError:
 def down(force: bool) -> None:
     """Stop the server. Fails while leases are held, unless --force is given. The pool keeps running."""
     found = own_server()
-    pid = found.call("GET", "/v1/server")["pid"]
-    found.call("POST", "/v1/shutdown", {"force": force}, timeout_s=120)
+    pid = found.call(*lease_endpoints.SHOW_SERVER.to())["pid"]
+    found.call(*lease_endpoints.SHUT_DOWN_SERVER.to(), {"force": force}, timeout_s=120)
     deadline = time.monotonic() + 15
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -221,7 +222,7 @@ def down(force: bool) -> None:
 @output.option
 def status(fmt: str) -> None:
     """Show the server: address, cards, leases."""
-    view = own_server().call("GET", "/v1/server")
+    view = own_server().call(*lease_endpoints.SHOW_SERVER.to())
     if fmt in ("json", "yaml"):
         click.echo(output.document("Server", view, fmt))
         return
@@ -243,12 +244,12 @@ def status(fmt: str) -> None:
 @server.command()
 def drain() -> None:
     """Stop granting new leases; existing leases continue."""
-    own_server().call("POST", "/v1/drain", {"draining": True})
+    own_server().call(*lease_endpoints.DRAIN_SERVER.to(), {"draining": True})
     click.echo("the server grants no new leases")
 
 
 @server.command()
 def undrain() -> None:
     """Grant new leases again."""
-    own_server().call("POST", "/v1/drain", {"draining": False})
+    own_server().call(*lease_endpoints.DRAIN_SERVER.to(), {"draining": False})
     click.echo("the server grants new leases")

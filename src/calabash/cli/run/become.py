@@ -15,6 +15,7 @@ import sys
 import time
 
 from calabash.adapters.pool.entering import environment_with, hold_lease, outside_of_slices, require_loadable
+from calabash.api import endpoints
 from calabash.cli.failure import print_on_stderr
 from calabash.cli.grant_line import described
 from calabash.cli.home import client
@@ -46,9 +47,9 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
             _run_behind(granted, command, given)
         if granted["lease"]:
             hold_lease(granted["lease"])
-            pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
+            pool.send(endpoints.REPORT_START, granted["id"], body={"pid": os.getpid()})
     except BaseException:
-        pool.delete(f"/v1/allocations/{granted['id']}")
+        pool.send(endpoints.RELEASE, granted["id"])
         raise
     _print_grant(granted, given)
     _become(command, environment_with(os.environ, granted["environment"], brokered=bool(granted["worker_socket"])))
@@ -62,7 +63,7 @@ def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
     """
     wait_s: float = body["wait_s"]
     if not wait_s:
-        return pool.post("/v1/allocations", body, timeout_s=_ANSWER_S)
+        return pool.send(endpoints.ALLOCATE, body=body, timeout_s=_ANSWER_S)
     from calabash.cli.run.wait_reason import EVERY_S, FIRST_S, WaitingLine  # noqa: PLC0415 - only for --wait
 
     line, left_s, deadline = WaitingLine(pool, quiet=quiet), wait_s, time.monotonic() + wait_s
@@ -71,7 +72,7 @@ def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
             wanted = {**body, "wait_s": left_s}
             try:
                 return pool.post_watched(
-                    "/v1/allocations",
+                    endpoints.ALLOCATE.path,
                     wanted,
                     timeout_s=left_s + _ANSWER_S,
                     first_s=FIRST_S,
@@ -92,8 +93,8 @@ def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
 def _release_lost_grant(pool: ApiClient) -> None:
     """Release allocations that the pool has granted to this process in a lost reply, before the request is repeated."""
     try:
-        for row in pool.get("/v1/allocations?mine=1")["items"]:
-            pool.delete(f"/v1/allocations/{row['id']}")
+        for row in pool.send(endpoints.LIST_ALLOCATIONS, query={"mine": 1})["items"]:
+            pool.send(endpoints.RELEASE, row["id"])
     except CalabashError:
         return  # the pool is still down, or has released them itself
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from calabash.adapters.gpu.library import shim_library
+from calabash.api import lease_endpoints
 from calabash.broker.client.lease_keeper import keep_for_this_process
 from calabash.broker.client.multi_server import MultiServerRequest, release_all
 from calabash.broker.client.server_choice import rank
@@ -181,7 +182,7 @@ def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tu
 
 
 def _asked(server: RemoteServerClient, order: Mapping[str, Any], wait_s: float) -> Any:
-    return server.call("POST", "/v1/leases", {**order, "wait_s": wait_s}, timeout_s=wait_s + _ANSWER_S)
+    return server.call(*lease_endpoints.REQUEST_LEASE.to(), {**order, "wait_s": wait_s}, timeout_s=wait_s + _ANSWER_S)
 
 
 def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
@@ -206,13 +207,13 @@ def _reserved(
     refusal: CalabashError | None = None
     for server in account().servers(*servers):
         try:
-            found = server.call("GET", "/v1/leases")["items"]
+            found = server.call(*lease_endpoints.LIST_LEASES.to())["items"]
         except CalabashError as error:
             refusal = refusal or error
             continue
         meant = [item for item in found if item["reserved"] and item["id"].startswith(lease)]
         if len(meant) == 1:
-            renewed = server.call("POST", f"/v1/leases/{meant[0]['id']}/renew", {})
+            renewed = server.call(*lease_endpoints.RENEW_LEASE.to(meant[0]["id"]), {})
             return server, meant[0]["id"], min(60.0, renewed["ends_in_s"])
     raise refusal or CalabashError(
         f"no reservation {lease[:40]!r}",

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from calabash.api import endpoints
 from calabash.cli.failure import print_on_stderr
 from calabash.model.errors import CalabashError
 
@@ -41,7 +42,7 @@ class WaitingLine:
         if self._quiet or (self._said and not self._terminal):
             return
         try:
-            found = self._pool.get("/v1/allocations?mine=1", timeout_s=_REQUEST_S)["items"]
+            found = self._pool.send(endpoints.LIST_ALLOCATIONS, query={"mine": 1}, timeout_s=_REQUEST_S)["items"]
         except CalabashError:
             return
         for row in found:

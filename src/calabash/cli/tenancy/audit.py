@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
@@ -38,8 +39,8 @@ def audit() -> None:
 @output.option
 def list_audit(after: int | None, limit: int, fmt: str) -> None:
     """List lines of the audit log, oldest first."""
-    page = f"&after={after}" if after is not None else ""
-    items = client().get(f"/v1/audit?limit={limit}{page}")["items"]
+    query = {"limit": limit, **({"after": after} if after is not None else {})}
+    items = client().send(endpoints.LIST_AUDIT, query=query)["items"]
     output.emit("AuditList", items, COLUMNS, fmt, name="id")
 
 
@@ -47,7 +48,7 @@ def list_audit(after: int | None, limit: int, fmt: str) -> None:
 @output.option
 def verify(fmt: str) -> None:
     """Verify the hash chain of the audit log; exit code 1 if a line was changed, removed or cut off."""
-    found = client().get("/v1/audit/verify")
+    found = client().send(endpoints.VERIFY_AUDIT)
     if fmt in ("json", "yaml"):
         click.echo(output.document("AuditVerification", found, fmt))
         sys.exit(0 if found["whole"] else 1)

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
@@ -104,7 +103,7 @@ def draft(month: str, tenant: str, fmt: str) -> None:
     """
     if re.fullmatch(r"2[0-9]{3}-(0[1-9]|1[0-2])", month) is None:
         raise CalabashError(f"{month[:40]!r} is not a month", hint="write year and month, such as 2026-11")
-    found = client().post("/v1/invoices", {"month": month, "tenant": tenant}, timeout_s=RATING_S)
+    found = client().send(endpoints.DRAFT_INVOICES, body={"month": month, "tenant": tenant}, timeout_s=RATING_S)
     output.emit("InvoiceList", found["items"], COLUMNS, fmt, name="number")
     _require_all(found.get("failed", []), month)
 
@@ -125,7 +124,7 @@ def list_invoices(month: str, tenant: str, fmt: str) -> None:
 @click.option("--file", type=click.Path(path_type=Path), help="Output file. Default: standard output.")
 def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     """Show an invoice or a draft."""
-    row = client().get(f"/v1/invoices/{quoted(_one(what, tenant))}")
+    row = client().send(endpoints.SHOW_INVOICE, _one(what, tenant))
     if fmt == "pdf" and file is None and sys.stdout.isatty():
         raise CalabashError("a PDF cannot be shown in a terminal", hint="write it to a file: --file invoice.pdf")
     _deliver(_written(row, fmt), file)
@@ -143,11 +142,11 @@ def items(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     more than the currency and add up to the net amount of the invoice. A commitment is an item without an allocation.
     """
     number = _one(what, tenant)
-    found = client().items(f"/v1/invoices/{quoted(number)}/items", timeout_s=120.0)
+    found = client().items(endpoints.LIST_INVOICE_ITEMS.at(number), timeout_s=120.0)
     if fmt == "csv":
         from calabash.adapters.documents.invoice_csv import items_csv  # noqa: PLC0415 - only for documents
 
-        zone = client().get(f"/v1/invoices/{quoted(number)}")["time_zone"]
+        zone = client().send(endpoints.SHOW_INVOICE, number)["time_zone"]
         text = items_csv(found, time_zone=zone)
     elif fmt == "table":
         text = output.table(ITEM_COLUMNS, found) + "\n"
@@ -167,7 +166,7 @@ def verify(what: str, tenant: str, fmt: str) -> None:
     the invoice is then verified by its seal and its items.
     """
     numbers = _numbers(what, tenant, lambda row: row["state"] != "draft")
-    verdicts = [client().get(f"/v1/invoices/{quoted(number)}/verify", timeout_s=RATING_S) for number in numbers]
+    verdicts = [client().send(endpoints.VERIFY_INVOICE, number, timeout_s=RATING_S) for number in numbers]
     checks = [check for verdict in verdicts for check in verdict["items"]]
     output.emit("InvoiceCheckList", checks, CHECK_COLUMNS, fmt, name="number")
     changed = [verdict["number"] for verdict in verdicts if not verdict["sound"]]
@@ -186,7 +185,7 @@ def verify(what: str, tenant: str, fmt: str) -> None:
 def issue(what: str, tenant: str, fmt: str) -> None:
     """Issue drafts: each gets an invoice number and cannot be changed afterwards."""
     numbers = _numbers(what, tenant, lambda row: row["state"] == "draft")
-    found = [client().post(f"/v1/invoices/{quoted(number)}/issue") for number in numbers]
+    found = [client().send(endpoints.ISSUE_INVOICE, number) for number in numbers]
     output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
 
 
@@ -209,7 +208,7 @@ def credit(what: str, tenant: str, amount: str, reason: str, fmt: str) -> None:
             f"amount {amount[:40]!r} is not a number above 0", reason=Reason.BAD_REQUEST, hint="for example 12.50"
         )
     number = _one(what, tenant)
-    note = client().post(f"/v1/invoices/{quoted(number)}/credit", {"amount": amount, "reason": reason})
+    note = client().send(endpoints.CREDIT_INVOICE, number, body={"amount": amount, "reason": reason})
     output.emit("InvoiceList", [note], COLUMNS, fmt, name="number")
 
 
@@ -223,7 +222,7 @@ def void(what: str, tenant: str, fmt: str) -> None:
     A voided invoice keeps its number and its contents.
     """
     standing = _numbers(what, tenant, lambda row: row["state"] == "issued" and row["kind"] == "invoice")
-    found = [client().post(f"/v1/invoices/{quoted(number)}/void") for number in standing]
+    found = [client().send(endpoints.VOID_INVOICE, number) for number in standing]
     output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
 
 
@@ -238,8 +237,7 @@ def _require_all(failed: Sequence[dict[str, Any]], month: str) -> None:
 
 
 def _listed(month: str, tenant: str) -> list[Any]:
-    query = urlencode({"month": month, "tenant": tenant})
-    return client().items(f"/v1/invoices?{query}")
+    return client().items(endpoints.LIST_INVOICES.at(query={"month": month, "tenant": tenant}))
 
 
 def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
@@ -33,12 +33,9 @@ _tenant = click.option(
 )
 
 
-def _place(tenant: str | None) -> str:
-    return "" if tenant is None else f"?tenant={quoted(tenant) if tenant else ''}"
-
-
-def _path(name: str, tenant: str | None) -> str:
-    return f"/v1/notifications/{quoted(name)}{_place(tenant)}"
+def _place(tenant: str | None) -> dict[str, str]:
+    """Return the query parameters of the tenant; "" is the platform, None the tenant of the user."""
+    return {} if tenant is None else {"tenant": tenant}
 
 
 @click.group()
@@ -50,7 +47,7 @@ def notify() -> None:
 @output.option
 def list_notifications(fmt: str) -> None:
     """List notifications, with the numbers of notices that wait, were delivered, failed or were dropped."""
-    output.emit("NotificationList", client().get("/v1/notifications")["items"], COLUMNS, fmt, name="name")
+    output.emit("NotificationList", client().send(endpoints.LIST_NOTIFICATIONS)["items"], COLUMNS, fmt, name="name")
 
 
 @notify.command("show")
@@ -59,7 +56,7 @@ def list_notifications(fmt: str) -> None:
 @output.option
 def show_notification(name: str, tenant: str | None, fmt: str) -> None:
     """Show one notification."""
-    found = client().get(_path(name, tenant))
+    found = client().send(endpoints.SHOW_NOTIFICATION, name, query=_place(tenant))
     show("Notification", found, COLUMNS, "wide" if fmt == "table" else fmt)
 
 
@@ -85,7 +82,9 @@ def _settings(command: Any) -> Any:
 @_settings
 def create_notification(name: str, tenant: str | None, **options: Any) -> None:
     """Create a notification. The secret of a webhook is printed on standard output, and cannot be shown again."""
-    made = client().put(_path(name, tenant), settings.said(options) | {"new": True})
+    made = client().send(
+        endpoints.PUT_NOTIFICATION, name, query=_place(tenant), body=settings.said(options) | {"new": True}
+    )
     click.echo(made["secret"] or name)
 
 
@@ -102,7 +101,7 @@ def set_notification(name: str, tenant: str | None, *, on_all: bool, new_secret:
     body = settings.said(options) | ({"kinds": []} if on_all else {}) | ({"new_secret": True} if new_secret else {})
     if not body:
         raise CalabashError("no change was given", hint="see `calabash notify set --help`")
-    made = client().put(_path(name, tenant), body | {"new": False})
+    made = client().send(endpoints.PUT_NOTIFICATION, name, query=_place(tenant), body=body | {"new": False})
     click.echo(made["secret"] or name)
 
 
@@ -111,7 +110,7 @@ def set_notification(name: str, tenant: str | None, *, on_all: bool, new_secret:
 @_tenant
 def delete_notification(name: str, tenant: str | None) -> None:
     """Delete a notification and the notices that wait for its receiver."""
-    client().delete(_path(name, tenant))
+    client().send(endpoints.DELETE_NOTIFICATION, name, query=_place(tenant))
     click.echo(name)
 
 
@@ -121,7 +120,7 @@ def delete_notification(name: str, tenant: str | None) -> None:
 @output.option
 def try_notification(name: str, tenant: str | None, fmt: str) -> None:
     """Send a test notice immediately; exit code 1 if the receiver does not accept it."""
-    found = client().post(f"/v1/notifications/{quoted(name)}/test{_place(tenant)}", {})
+    found = client().send(endpoints.TEST_NOTIFICATION, name, query=_place(tenant))
     if fmt in ("json", "yaml"):
         click.echo(output.document("NotificationTest", found, fmt))
         sys.exit(0 if found["passed"] else 1)

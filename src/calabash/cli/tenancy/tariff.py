@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
@@ -39,7 +40,7 @@ def apply_tariff(file: Path) -> None:
     from calabash.cli.tenancy.tariff_file import read_tariff  # noqa: PLC0415
 
     settings = read_tariff(file)
-    client().put("/v1/tariffs", msgspec.to_builtins(settings))
+    client().send(endpoints.PUT_TARIFF, body=msgspec.to_builtins(settings))
     click.echo(f"{settings.name} from {settings.valid_from}")
 
 
@@ -47,7 +48,7 @@ def apply_tariff(file: Path) -> None:
 @output.option
 def list_tariffs(fmt: str) -> None:
     """List tariffs."""
-    output.emit("TariffList", client().get("/v1/tariffs")["items"], COLUMNS, fmt, name="name")
+    output.emit("TariffList", client().send(endpoints.LIST_TARIFFS)["items"], COLUMNS, fmt, name="name")
 
 
 @tariff.command("show")
@@ -63,7 +64,7 @@ def list_tariffs(fmt: str) -> None:
 )
 def show_tariff(name: str, fmt: str) -> None:
     """Show all versions of a tariff, by their first day."""
-    found = [t for t in client().get("/v1/tariffs")["items"] if t["name"] == name]
+    found = [t for t in client().send(endpoints.LIST_TARIFFS)["items"] if t["name"] == name]
     if not found:
         raise CalabashError(
             f"there is no tariff {name[:64]!r}", reason=Reason.NOT_FOUND, hint="see `calabash tariff list`"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
@@ -102,7 +102,7 @@ def tenant() -> None:
 @output.option
 def list_tenants(fmt: str) -> None:
     """List the tenants that you may see."""
-    output.emit("TenantList", client().get("/v1/tenants")["items"], TENANT_COLUMNS, fmt, name="name")
+    output.emit("TenantList", client().send(endpoints.LIST_TENANTS)["items"], TENANT_COLUMNS, fmt, name="name")
 
 
 @tenant.command("show")
@@ -110,7 +110,7 @@ def list_tenants(fmt: str) -> None:
 @output.option
 def show_tenant(name: str, fmt: str) -> None:
     """Show one tenant."""
-    show("Tenant", client().get(f"/v1/tenants/{quoted(name)}"), TENANT_COLUMNS, "wide" if fmt == "table" else fmt)
+    show("Tenant", client().send(endpoints.SHOW_TENANT, name), TENANT_COLUMNS, "wide" if fmt == "table" else fmt)
 
 
 @tenant.command("create")
@@ -137,7 +137,7 @@ def set_tenant(name: str, fmt: str, **options: Any) -> None:
 @click.argument("name")
 def delete_tenant(name: str) -> None:
     """Delete a tenant that has no requests, with its projects and the roles of its members."""
-    client().delete(f"/v1/tenants/{quoted(name)}")
+    client().send(endpoints.DELETE_TENANT, name)
     click.echo(name)
 
 
@@ -151,7 +151,7 @@ def project() -> None:
 @output.option
 def list_projects(tenant: str, fmt: str) -> None:
     """List the projects of a tenant."""
-    items = client().get(f"/v1/tenants/{quoted(tenant)}/projects")["items"]
+    items = client().send(endpoints.LIST_PROJECTS, tenant)["items"]
     output.emit("ProjectList", items, PROJECT_COLUMNS, fmt, name="name")
 
 
@@ -161,7 +161,7 @@ def list_projects(tenant: str, fmt: str) -> None:
 @output.option
 def show_project(tenant: str, name: str, fmt: str) -> None:
     """Show one project."""
-    show("Project", client().get(f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}"), PROJECT_COLUMNS, fmt)
+    show("Project", client().send(endpoints.SHOW_PROJECT, tenant, name), PROJECT_COLUMNS, fmt)
 
 
 @project.command("create")
@@ -189,7 +189,7 @@ def set_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
 @click.argument("name")
 def delete_project(tenant: str, name: str) -> None:
     """Delete a project that has no requests."""
-    client().delete(f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}")
+    client().send(endpoints.DELETE_PROJECT, tenant, name)
     click.echo(f"{tenant}/{name}")
 
 
@@ -203,7 +203,7 @@ def quota() -> None:
 @output.option
 def show_quota(tenant: str, fmt: str) -> None:
     """Show guarantees and limits, with the allocated, borrowed and pending devices."""
-    items = [q for q in client().get("/v1/quota")["items"] if tenant in {"", q["tenant"]}]
+    items = [q for q in client().send(endpoints.LIST_QUOTA)["items"] if tenant in {"", q["tenant"]}]
     if tenant and not items:
         raise CalabashError(
             f"there is no tenant {tenant}",
@@ -225,9 +225,17 @@ def set_quota(tenant: str, project: str, fmt: str, **options: Any) -> None:
 
 
 def _tenant(name: str, fmt: str) -> settings.Target:
-    return settings.Target(kind="Tenant", path=f"/v1/tenants/{quoted(name)}", name=name, fmt=fmt)
+    return settings.Target(
+        kind="Tenant", put=endpoints.PUT_TENANT, show=endpoints.SHOW_TENANT, values=(name,), name=name, fmt=fmt
+    )
 
 
 def _project(tenant: str, name: str, fmt: str) -> settings.Target:
-    path = f"/v1/tenants/{quoted(tenant)}/projects/{quoted(name)}"
-    return settings.Target(kind="Project", path=path, name=f"{tenant}/{name}", fmt=fmt)
+    return settings.Target(
+        kind="Project",
+        put=endpoints.PUT_PROJECT,
+        show=endpoints.SHOW_PROJECT,
+        values=(tenant, name),
+        name=f"{tenant}/{name}",
+        fmt=fmt,
+    )

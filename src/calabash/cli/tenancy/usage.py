@@ -7,10 +7,10 @@ import io
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from urllib.parse import urlencode
 
 import click
 
+from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row
@@ -46,7 +46,7 @@ def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
     begin = datetime.now().astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     to_s = now if until is None else _moment(until)
     asked = {"by": by, "from": begin if since is None else _moment(since), "to": to_s}
-    found = client().get(f"/v1/usage?{urlencode(asked)}", timeout_s=120.0)
+    found = client().send(endpoints.SHOW_USAGE, query=asked, timeout_s=120.0)
     names = [name.strip() for name in by.split(",") if name.strip()]
     if fmt == "csv":
         click.echo(comma_separated([*names, *AMOUNTS], found["items"]), nl=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from calabash.adapters.pool.client import quoted
+from calabash.api import endpoints
 from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
@@ -57,7 +57,9 @@ _project = click.option(
 
 
 def _target(name: str, fmt: str) -> settings.Target:
-    return settings.Target(kind="User", path=f"/v1/users/{quoted(name)}", name=name, fmt=fmt)
+    return settings.Target(
+        kind="User", put=endpoints.PUT_USER, show=endpoints.SHOW_USER, values=(name,), name=name, fmt=fmt
+    )
 
 
 @click.group()
@@ -69,7 +71,7 @@ def user() -> None:
 @output.option
 def list_users(fmt: str) -> None:
     """List the users that you may see, with their roles."""
-    output.emit("UserList", client().get("/v1/users")["items"], USER_COLUMNS, fmt, name="name")
+    output.emit("UserList", client().send(endpoints.LIST_USERS)["items"], USER_COLUMNS, fmt, name="name")
 
 
 @user.command("show")
@@ -77,7 +79,7 @@ def list_users(fmt: str) -> None:
 @output.option
 def show_user(name: str, fmt: str) -> None:
     """Show one user."""
-    show("User", client().get(f"/v1/users/{quoted(name)}"), USER_COLUMNS, "wide" if fmt == "table" else fmt)
+    show("User", client().send(endpoints.SHOW_USER, name), USER_COLUMNS, "wide" if fmt == "table" else fmt)
 
 
 @user.command("create")
@@ -106,7 +108,7 @@ def set_user(name: str, fmt: str, **options: Any) -> None:
 @click.argument("name")
 def delete_user(name: str) -> None:
     """Delete a user with its roles and tokens."""
-    client().delete(f"/v1/users/{quoted(name)}")
+    client().send(endpoints.DELETE_USER, name)
     click.echo(name)
 
 
@@ -117,7 +119,7 @@ def delete_user(name: str) -> None:
 @_project
 def give_role(name: str, role: str, tenant: str, project: str) -> None:
     """Grant a user a role in a tenant, a project or the whole platform; replaces the user's earlier role there."""
-    client().put("/v1/members", {"user": name, "role": role, "tenant": tenant, "project": project})
+    client().send(endpoints.ADD_MEMBER, body={"user": name, "role": role, "tenant": tenant, "project": project})
     click.echo(name)
 
 
@@ -127,8 +129,8 @@ def give_role(name: str, role: str, tenant: str, project: str) -> None:
 @_project
 def take_role(name: str, tenant: str, project: str) -> None:
     """Revoke the role of a user in a tenant, a project or the whole platform."""
-    place = "".join(f"&{key}={quoted(value)}" for key, value in (("tenant", tenant), ("project", project)) if value)
-    client().delete(f"/v1/members?user={quoted(name)}{place}")
+    place = {key: value for key, value in (("tenant", tenant), ("project", project)) if value}
+    client().send(endpoints.REMOVE_MEMBER, query={"user": name, **place})
     click.echo(name)
 
 
@@ -141,7 +143,7 @@ def token() -> None:
 @output.option
 def list_tokens(fmt: str) -> None:
     """List tokens, without their secrets."""
-    output.emit("TokenList", client().get("/v1/tokens")["items"], TOKEN_COLUMNS, fmt)
+    output.emit("TokenList", client().send(endpoints.LIST_TOKENS)["items"], TOKEN_COLUMNS, fmt)
 
 
 @token.command("create")
@@ -166,11 +168,11 @@ def create_token(*, whose: str, login: bool, expires: str, scopes: tuple[str, ..
     """
     body = {"user": whose, "login": login, "scopes": list(scopes), "note": note}
     body["life_s"] = parse_duration_s(expires) if expires else 0.0
-    made = client().post("/v1/tokens", body)
+    made = client().send(endpoints.CREATE_TOKEN, body=body)
     if fmt in ("json", "yaml"):
         click.echo(output.document("Token", made, fmt))
         return
-    console = client().get("/v1/status")["console"] if login else ""
+    console = client().send(endpoints.SHOW_STATUS)["console"] if login else ""
     click.echo(login_link(console, made["secret"]) if console else made["secret"])
     kind = "login link, valid once within ten minutes," if login else f"token {made['id']}"
     click.echo(f"{kind} for user {made['user']}; the secret cannot be shown again", err=True)
@@ -182,5 +184,5 @@ def revoke_token(ids: tuple[str, ...]) -> None:
     """Revoke tokens; requests with them are rejected from now on."""
     pool = client()
     for identifier in ids:
-        pool.delete(f"/v1/tokens/{quoted(identifier)}")
+        pool.send(endpoints.DELETE_TOKEN, identifier)
         click.echo(identifier)

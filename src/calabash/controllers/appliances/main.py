@@ -23,7 +23,8 @@ from pathlib import Path
 import structlog
 
 from calabash.adapters.links import namespaces
-from calabash.adapters.pool.client import PoolClient, quoted
+from calabash.adapters.pool.client import PoolClient
+from calabash.api import endpoints
 from calabash.controllers.appliances import programs
 from calabash.controllers.appliances.host_appliances import ApplianceHost, Appliances
 from calabash.controllers.appliances.reporter import ApplianceReporter
@@ -235,6 +236,6 @@ def _host_site(name: str, switch: str) -> tuple[list[ApplianceSite], tuple[str, 
 def _certificate(pool: PoolClient, name: str) -> bytes | None:
     """Return certificate and key as PEM, or None. The pool serves them to root on its machine only."""
     with contextlib.suppress(CalabashError):
-        found = pool.get(f"/v1/networks/certificates/key?name={quoted(name)}")
+        found = pool.send(endpoints.SHOW_CERTIFICATE_KEY, query={"name": name})
         return f"{found['certificate']}\n{found['key']}\n".encode()
     return None

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from calabash.adapters.links import namespaces
-from calabash.adapters.pool.client import ApiClient, quoted
+from calabash.adapters.pool.client import ApiClient
+from calabash.api import endpoints
 from calabash.controllers.checks.probes import Probe
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.record import registered
@@ -125,7 +126,7 @@ class ProbePlaces:
         return self.place(port, len(self._attached))
 
     def _put(self, name: str, spec: dict[str, Any], *, kind: str = "port") -> str:
-        self._pool.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
+        self._pool.send(endpoints.PUT_NETWORK_OBJECT, body={"kind": kind, "name": name, "spec": spec})
         self._made.append((kind, name))
         return name
 
@@ -190,5 +191,5 @@ class ProbePlaces:
             network.close()
         for kind, name in reversed(self._made):
             with suppress(CalabashError):
-                self._pool.delete(f"/v1/networks/objects/{kind}?name={quoted(name)}")
+                self._pool.send(endpoints.DELETE_NETWORK_OBJECT, kind, query={"name": name})
         self._directory.cleanup()

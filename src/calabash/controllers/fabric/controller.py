@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import msgspec
 import structlog
 
-from calabash.api.fabric import PATH, FabricUses
+from calabash.adapters.pool.client import ApiClient
+from calabash.api import endpoints
+from calabash.api.fabric import FabricUses
 from calabash.controllers.fabric.driver import FabricIsolation
 from calabash.controllers.fabric.reconcile import fabric_round
 from calabash.model.device import DeviceUuid
@@ -26,14 +27,6 @@ log = structlog.get_logger(__name__)
 POLL_S = 0.25  # pause between two requests of the uses
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
 MESSAGE_CHARACTERS_MAX = 500
-
-
-class PoolApi(Protocol):
-    """Methods of the pool client that the controller needs."""
-
-    def get(self, path: str, *, timeout_s: float = 30.0) -> Any: ...
-
-    def put(self, path: str, body: Any, *, timeout_s: float = 30.0) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,7 @@ class FabricController:
 
     def __init__(
         self,
-        pool: PoolApi,
+        pool: ApiClient,
         drivers: Sequence[FabricIsolation],
         endpoints: Sequence[FabricEndpoint],
         *,
@@ -75,7 +68,7 @@ class FabricController:
         Returns the pause before the next step in seconds. Errors of the pool or a fabric are logged, not raised.
         """
         try:
-            uses = msgspec.convert(self._pool.get(f"{PATH}/uses"), FabricUses)
+            uses = msgspec.convert(self._pool.send(endpoints.LIST_FABRIC_USES), FabricUses)
         except (CalabashError, msgspec.ValidationError) as error:
             log.warning("device uses cannot be read from the pool", error=str(error))
             self._observed_version = self._reported = None  # the next reply may come from another pool
@@ -113,7 +106,10 @@ class FabricController:
             for one in conditions
         ]
         try:
-            self._pool.put(f"{PATH}/status", {"pool": version.pool, "number": version.number, "cards": cards})
+            self._pool.send(
+                endpoints.REPORT_FABRIC_STATUS,
+                body={"pool": version.pool, "number": version.number, "cards": cards},
+            )
         except CalabashError as error:
             log.warning("fabric conditions cannot be reported to the pool", error=error.message)
             self._observed_version = self._reported = None

@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from calabash.adapters.pool.client import PoolClient
-from calabash.controllers.fabric.controller import FabricController, PoolApi
+from calabash.adapters.pool.client import ApiClient, PoolClient
+from calabash.controllers.fabric.controller import FabricController
 from calabash.controllers.fabric.settings import read_fabric
 from calabash.model.errors import CalabashError, Reason
 
@@ -43,7 +43,7 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def run_fabric_controller(pool: PoolApi, file: Path, *, once: bool, supervised: bool = False) -> None:
+def run_fabric_controller(pool: ApiClient, file: Path, *, once: bool, supervised: bool = False) -> None:
     """Reconcile all fabrics until a signal arrives.
 
     Args:

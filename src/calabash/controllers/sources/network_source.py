@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from calabash.adapters.pool.client import ApiClient, quoted
+from calabash.adapters.pool.client import ApiClient
+from calabash.api import endpoints
 from calabash.api.changes import WAIT_S_MAX
 from calabash.api.networks import NetworkReport, NetworkReports, NetworkSnapshot
 from calabash.model.errors import CalabashError, Reason
@@ -62,18 +63,18 @@ class PoolNetworks:
 
     def fetch_update(self, after: int, wait_s: float) -> NetworkUpdate:
         wait_s = min(wait_s, WAIT_S_MAX)
-        path = f"/v1/networks/snapshot?after={after}&wait={wait_s:g}&changes=true"
-        return decode_snapshot(self._pool.get(path, timeout_s=wait_s + 30.0))
+        query = {"after": after, "wait": f"{wait_s:g}", "changes": "true"}
+        return decode_snapshot(self._pool.send(endpoints.SHOW_NETWORK_SNAPSHOT, query=query, timeout_s=wait_s + 30.0))
 
     def report(self, reports: Sequence[NetworkReport]) -> None:
         for at in range(0, len(reports), REPORTS_AT_ONCE):
             batch = NetworkReports(items=list(reports[at : at + REPORTS_AT_ONCE]))
-            self._pool.put("/v1/networks/status", msgspec.to_builtins(batch))
+            self._pool.send(endpoints.REPORT_NETWORK_STATUS, body=msgspec.to_builtins(batch))
 
     def secret(self, name: str) -> bytes | None:
         """Return certificate and key ``VPC/NAME`` as PEM, or None. Raises CalabashError."""
         try:
-            found = self._pool.get(f"/v1/networks/certificates/key?name={quoted(name)}")
+            found = self._pool.send(endpoints.SHOW_CERTIFICATE_KEY, query={"name": name})
         except CalabashError as error:
             if error.reason is Reason.NOT_FOUND:
                 return None

@@ -26,6 +26,7 @@ import msgspec
 
 from calabash.adapters.pool.client import PoolClient
 from calabash.adapters.pool.entry import FORWARDED
+from calabash.api import endpoints
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.ports.entering_process import Entrant, become_program
 from calabash.node.ports.entry_sockets import KeeperOrder
@@ -70,8 +71,9 @@ class ProgramKeeper:
             os.close(descriptor)
         try:
             if self._order.member:
-                path = f"/v1/allocations/{self._order.allocation}/started"
-                PoolClient(self._order.home).post(path, {"pid": program}, timeout_s=_ANSWER_S)
+                PoolClient(self._order.home).send(
+                    endpoints.REPORT_START, self._order.allocation, body={"pid": program}, timeout_s=_ANSWER_S
+                )
             os.write(goes, b"g")
         except CalabashError as error:
             os.kill(program, signal.SIGKILL)

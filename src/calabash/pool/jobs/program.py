@@ -18,6 +18,7 @@ from calabash.adapters.host.accounts import LocalAccount, become_account, clean_
 from calabash.adapters.pool.client import PoolClient
 from calabash.adapters.pool.entering import environment_with, hold_lease, require_loadable
 from calabash.adapters.pool.entry import run_behind
+from calabash.api import endpoints
 from calabash.api.jobs import JobOrder
 from calabash.model.errors import CalabashError, Reason
 
@@ -65,7 +66,7 @@ def _become(order: JobOrder, *, home: str, account: LocalAccount, told: int) -> 
     require_loadable(granted["environment"])
     if granted["lease"] and not granted["door"]:
         hold_lease(granted["lease"])
-        pool.post(f"/v1/allocations/{granted['id']}/started", {"pid": os.getpid()})
+        pool.send(endpoints.REPORT_START, granted["id"], body={"pid": os.getpid()})
     os.write(told, msgspec.json.encode(JobStart(allocation=granted["id"])))
     environment = environment_with(environment, granted["environment"], brokered=bool(granted["worker_socket"]))
     if granted["door"]:
@@ -89,7 +90,7 @@ def _granted(pool: PoolClient, order: JobOrder) -> dict[str, Any]:
     away_since_s: float | None = None
     while True:
         try:
-            found: dict[str, Any] = pool.post("/v1/allocations", body, timeout_s=order.wait_s + _ANSWER_S)
+            found: dict[str, Any] = pool.send(endpoints.ALLOCATE, body=body, timeout_s=order.wait_s + _ANSWER_S)
             return found
         except CalabashError as error:
             now_s = time.monotonic()

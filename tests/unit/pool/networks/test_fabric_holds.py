@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from calabash.adapters.pool.client import ApiClient
 from calabash.controllers.fabric.controller import FabricController
 from calabash.controllers.fabric.simulated import SimulatedFabric
 from calabash.model.allocation import AllocationRecord, AllocationState
@@ -38,7 +39,7 @@ def record(name: str, tenant: str, card: str) -> AllocationRecord:
     )
 
 
-class HeldPool:
+class HeldPool(ApiClient):
     """Pool with held allocations and its API for the fabric controller; a test can delay the controller's reports."""
 
     def __init__(self, *, hold: bool = True) -> None:
@@ -53,17 +54,17 @@ class HeldPool:
         with self.holds.granting(wanted):
             self.records[name] = wanted
 
-    def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
-        assert path == "/v1/fabric/uses"
-        moment = self.holds.moment()
-        uses = [{"device": use.device, "tenant": use.tenant} for use in moment.uses]
-        return {"pool": moment.pool, "number": moment.number, "uses": uses}
-
-    def put(self, path: str, body: Any, *, timeout_s: float = 30.0) -> Any:
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        if (method, path) == ("GET", "/v1/fabric/uses"):
+            moment = self.holds.moment()
+            uses = [{"device": use.device, "tenant": use.tenant} for use in moment.uses]
+            return {"pool": moment.pool, "number": moment.number, "uses": uses}
+        assert (method, path) == ("PUT", "/v1/fabric/status")
         if self.late:
             self.kept_back.append(body)
         else:
             self.take(body)
+        return {}
 
     def take(self, body: Any) -> None:
         cards = [
