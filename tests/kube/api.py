@@ -1,4 +1,4 @@
-"""Minimal client of a Kubernetes API server for tests: paths and JSON, one connection per thread."""
+"""Minimal client of a Kubernetes API server for tests: it sends JSON to paths, over one connection per thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,13 @@ class RefusedError(Exception):
 
 
 class Api:
-    """HTTP requests to one server as one user. Safe to use from several threads."""
+    """HTTP requests to one API server as one user. Safe to use from several threads.
+
+    Args:
+        server: URL of the API server.
+        authority: file with the authority of the server's certificate.
+        token: token of the user.
+    """
 
     def __init__(self, server: str, authority: Path, token: str) -> None:
         self._address = urlsplit(server).netloc
@@ -103,7 +109,10 @@ class Api:
 
 
 def _closed(connection: http.client.HTTPSConnection | None) -> bool:
-    """Return True if the server has closed an idle connection: no request is pending, so readable data is its end."""
+    """Return True if there is no connection, or the server has closed it while it was idle.
+
+    No request is pending on an idle connection, so if its socket is readable, the server has closed it.
+    """
     if connection is None:
         return True
     kept: socket.socket | None = connection.sock

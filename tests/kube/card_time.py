@@ -1,4 +1,7 @@
-"""Card time of pods as the simulated driver measures it; processes are mapped to pods by their control groups."""
+"""Time during which pods keep a card busy, as the simulated driver measures it.
+
+The driver measures processes. They are attributed to pods by their control groups.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ _UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 
 
 def pod_of(pid: int) -> str:
-    """Return the UID of the pod of a process (by its PID here); "" if there is none, or the process has ended."""
+    """Return the UID of the pod to which a process belongs; "" if it belongs to no pod, or has ended.
+
+    Args:
+        pid: PID of the process, as the test process sees it.
+    """
     try:
         found = _UID.search(Path(f"/proc/{pid}/cgroup").read_text())
     except OSError:
@@ -26,7 +33,15 @@ def pod_of(pid: int) -> str:
 
 
 def busy_ns(state: Path, index: int) -> tuple[int, dict[str, int]]:
-    """Return the current time, and the card time of each pod's processes, in ns."""
+    """Return the current time, and the time for which each pod has kept a card busy so far, in ns.
+
+    Args:
+        state: state file of the simulated node.
+        index: index of the card.
+
+    Returns:
+        Monotonic time, and the busy time by the UID of the pod.
+    """
     before = time.monotonic_ns()
     shown = simctl("show", state, "--json")
     now = (before + time.monotonic_ns()) // 2
@@ -44,7 +59,15 @@ def busy_ns(state: Path, index: int) -> tuple[int, dict[str, int]]:
 def shares(
     state: Path, pods: Iterable[str], seconds: float, *, index: int = 0, settle_s: float = 1.5
 ) -> dict[str, float]:
-    """Return the percentage of a card's time that each pod used during ``seconds``, as the driver measured it."""
+    """Return the percentage of a card's time that each pod used during ``seconds``, as the driver measured it.
+
+    Args:
+        state: state file of the simulated node.
+        pods: UIDs of the pods.
+        seconds: duration of the measurement.
+        index: index of the card.
+        settle_s: seconds to wait before the measurement begins.
+    """
     time.sleep(settle_s)
     began, before = busy_ns(state, index)
     time.sleep(seconds)
@@ -53,10 +76,12 @@ def shares(
 
 
 def use_their_shares(state: Path, asked: Mapping[str, int], seconds: float = 2.0) -> bool:
-    """Return True if each pod uses most of its share of a card; a pod that waits for a processor does not.
+    """Return True if each pod uses most of its share of a card.
+
+    A pod may use less on a busy machine, because its program waits for a processor. Tests then measure again.
 
     Args:
-        state: of the simulated node.
+        state: state file of the simulated node.
         asked: requested percentage of the card, by the pod's UID.
         seconds: duration of the measurement.
 

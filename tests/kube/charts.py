@@ -1,7 +1,7 @@
 """Helm for tests, built once from a pinned Go module, and the objects that a chart renders to.
 
-``python -m tests.kube.charts`` builds Helm if it is missing; ``tools/bootstrap --tests`` calls that. The program is kept in
-the cache of the Kubernetes programs.
+``python -m tests.kube.charts`` builds Helm if it is missing; ``tools/bootstrap --tests`` calls that. The program is
+kept in the cache of the Kubernetes programs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ Manifest = dict[str, Any]
 
 
 def directory() -> Path:
-    """Return the directory of Helm, built or not; without Go, any directory that was built from the same sources."""
+    """Return the directory in which Helm is built, whether it is built yet or not.
+
+    Without Go, it is any directory in the cache that was built from the same sources.
+    """
     name = f"helm-{programs.key(SOURCES)}"
     version = programs.go_version()
     if version is not None:
@@ -50,7 +53,10 @@ def found() -> Path:
 
 
 def build() -> Path:
-    """Build Helm if it is missing. A second builder waits for the first. Packages shared with kubectl are compiled once."""
+    """Build Helm if it is missing, and return its path. If another process is building it, wait for that process.
+
+    Go's build cache keeps the packages that Helm shares with kubectl, so that they are compiled once.
+    """
     path = directory() / "helm"
     path.parent.mkdir(parents=True, exist_ok=True)
     with (path.parent / "lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""A real node with simulated cards and our agent, whose devices are allocated by ResourceClaims."""
+"""A real node with simulated cards and the product's agent, whose devices are allocated by ResourceClaims."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ class ClaimNode(GpuNode):
         return name
 
     def share(self, *scripts: str, requests: tuple[str, ...] = (), **source: str) -> str:
-        """Create a pod with one claim and a container for each script.
+        """Create a pod with one claim and a container for each script; return the pod's name.
 
         Args:
-            requests: requests of the claim that each container names.
+            scripts: shell script of each container.
+            requests: the request of the claim that each container uses; empty if all containers use the whole claim.
+            source: the claim or the template, as the field ``resourceClaimName`` or ``resourceClaimTemplateName``.
         """
         name = f"sharing{next(_numbers)}"
         containers = [
@@ -115,7 +117,11 @@ class ClaimNode(GpuNode):
         return {"resources": {"claims": [{"name": planned.name}]}}
 
     def _create_bound(self, pod: dict[str, Any], plan: Sequence[PlannedContainer]) -> None:
-        """Create a pod with a claim for each container; the scheduler allocates the claims and binds the pod."""
+        """Create a pod and a claim for each of its containers.
+
+        The node's agent follows the claims, so the cluster's scheduler allocates them and binds the pod; no plan is
+        written.
+        """
         name = pod["metadata"]["name"]
         claims = {container.name: f"{name}-{container.name}" for container in plan}
         for container in plan:

@@ -1,4 +1,4 @@
-"""Pods with ResourceClaims, on fake nodes whose ResourceSlices are published by the agent's code."""
+"""Pods with ResourceClaims on fake nodes, whose ResourceSlices are published by the code of the agent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def publish(planned: Planned, nodes: Sequence[str]) -> None:
 
 
 def report_claims(planned: Planned, node: str) -> None:
-    """Report, as the node's agent, that the node's devices are allocated by claims."""
+    """Report, as the node's agent would, that the allocation API of the node is ``claims``."""
     planned.api.patch(f"/apis/calabash.dev/v1alpha1/gpunodes/{node}/status", {"status": {"door": "claims"}})
 
 
@@ -64,7 +64,16 @@ def claimer(
     movable: bool = False,
     **spec: Any,
 ) -> Json:
-    """Return a pod as admission leaves it, with the claim of this name or one made from the namespace's template."""
+    """Return a pod with a claim, in the form that admission gives it.
+
+    Args:
+        name: name of the pod.
+        terms: request of the pod; None for a whole card.
+        claim: name of the claim; "" to let Kubernetes create one from the namespace's template.
+        scheduler: the scheduler of the pod.
+        movable: True if the planner may move the pod.
+        spec: further fields of the pod's spec.
+    """
     request = terms or GpuRequest()
     part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=request)
     source = GangSource.ANNOTATION if request.gang else GangSource.NONE
@@ -87,7 +96,7 @@ def claimer(
 
 
 def allocated_devices(planned: Planned, namespace: str) -> list[tuple[str, str]]:
-    """Return (node, device) of all allocated devices in a namespace."""
+    """Return the node and the name of each device that is allocated to a claim of a namespace."""
     claims = planned.api.get(CLAIMS.format(namespace))["items"]
     return [
         (one["pool"], one["device"])

@@ -1,4 +1,4 @@
-"""A real Kubernetes for tests: etcd, API server, controller manager, scheduler, and real or invented nodes.
+"""A real Kubernetes for tests: etcd, API server, controller manager, scheduler, and real or fake nodes.
 
     with Cluster() as cluster:                        # control plane only, about four seconds
         cluster.fake_nodes(100, {"nvidia.com/gpu": "8"})
@@ -7,7 +7,7 @@
         cluster.restart("apiserver")
         cluster.start_program("planner", [python, "-m", ...])   # in the same network as the API server
 
-Tests take the fixtures of ``tests/kube/fixtures.py`` and make one themselves only where they need their own flags.
+Tests use the fixtures of ``tests/kube/fixtures.py``. They create a cluster themselves only if it needs special flags.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """A control plane in its own namespaces. Several can run at the same time; all of them end with the test process.
+    """A control plane in Linux namespaces of its own. Several can run at the same time; all end with the test process.
 
     Args:
         apiserver: further flags of the API server.
         controllers: further flags of the controller manager.
-        lifecycle: run the node lifecycle controller, which taints nodes that stop renewing their leases; without it nodes need
-            neither kubelet nor lease.
-        users: groups by user name; each user gets a kubeconfig.
+        lifecycle: True to run the node lifecycle controller, which taints nodes that stop renewing their leases.
+            Without it, a node stays ready although it has neither a kubelet nor a lease, as fake nodes do.
+        users: names of further users, each with its groups. Each user gets a kubeconfig.
     """
 
     def __init__(
@@ -96,19 +96,27 @@ class Cluster:
     def start_program(
         self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, beside: str | None = None
     ) -> None:
-        """Start a program inside the namespaces, which can be killed and restarted by its name.
+        """Start a program inside the namespaces. It can be killed and started again by its name.
 
-        With ``beside``, it runs in the mount namespace of that node.
+        Args:
+            name: name of the program.
+            argv: its command line.
+            env: its environment variables, in addition to those of the test process.
+            beside: name of a node in whose mount namespace the program runs; None for that of the control plane.
         """
         self.begin(Component(name, tuple(argv), env or {}, beside, lasting=False))
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
-        """Send a signal to a component and wait for its end; return the exit status (negative: the signal)."""
+        """Send a signal to a component and wait for its end.
+
+        Returns:
+            The exit status; for a component that a signal ended, the negative number of the signal.
+        """
         self._lasting.discard(name)
         return self.namespaces.kill(name, number)
 
     def start(self, name: str) -> None:
-        """Start a component again with the same command line; wait until an API server answers."""
+        """Start a component again with the same command line; after the API server or etcd, wait until the API is ready."""
         self.begin(self._components[name])
         if name in (components.APISERVER, components.ETCD):
             self.wait_until_ready()
@@ -138,16 +146,26 @@ class Cluster:
         return _run([*program, *words], text, timeout_s, check)
 
     def listen(self, port: int) -> socket.socket:
-        """Return a listening socket on the loopback of the cluster's network, from which the test process accepts.
+        """Return a listening socket on the loopback interface of the cluster's network, for use in the test process.
 
-        The test itself can so serve a webhook with ``url: https://127.0.0.1:<port>/...`` or a scheduler extender.
+        A test can serve a webhook on it, with ``url: https://127.0.0.1:<port>/...``, or a scheduler extender.
         """
         return self.namespaces.listen(port)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def wait_for(self, check: Callable[[], T], what: str, timeout_s: float = 120, every_s: float = 0.05) -> T:
-        """Poll until the condition is true and return its value. Raises RuntimeError if a component has ended meanwhile."""
+        """Call ``check`` until it returns a true value, and return that value.
+
+        Args:
+            check: the condition.
+            what: what is waited for, for the error message.
+            timeout_s, every_s: limit of the wait and pause between two calls, in seconds.
+
+        Raises:
+            TimeoutError: the condition did not become true in time.
+            RuntimeError: a component of the control plane has ended meanwhile.
+        """
         now = time.monotonic()
         end, next_check = now + timeout_s, now
         while not (answer := check()):
@@ -198,7 +216,7 @@ class Cluster:
         return "\n".join(parts)
 
     def evidence(self) -> Iterable[Path]:
-        """Return the files that are kept if a test fails: the components' logs."""
+        """Return the files that are copied aside if a test fails: the logs of the components."""
         return [self.root / "log"]
 
     def close(self) -> None:

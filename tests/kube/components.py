@@ -1,7 +1,8 @@
-"""Command lines and settings of the components of a control plane, which all listen on loopback of a private network.
+"""Command lines and settings of the components of a control plane.
 
-The API server signs its own certificate at its first start; it is the certificate authority of all kubeconfigs. Users have
-tokens, made anew for each cluster.
+All components listen on the loopback interface of a private network. The API server signs its own certificate at its
+first start, and all kubeconfigs trust that certificate. Users authenticate by tokens, which are created for each
+cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SERVICE_ADDRESS = "10.96.0.1"  # the first of the range: where pods look for the
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A program of the cluster, with what is needed to start it again."""
+    """A program of the cluster, with everything that is needed to start it again."""
 
     name: str
     argv: tuple[str, ...]
@@ -37,7 +38,12 @@ class Component:
 
 
 class Secrets:
-    """Tokens and kubeconfigs of users, in the cluster's directory."""
+    """Tokens, keys and kubeconfigs of the users of a cluster, in the cluster's directory.
+
+    Args:
+        root: directory of the cluster.
+        port: port of the API server.
+    """
 
     def __init__(self, root: Path, port: int) -> None:
         self.directory = root / "pki"
@@ -51,7 +57,7 @@ class Secrets:
         subprocess.run([*curve, "-out", str(self.service_accounts)], check=True, capture_output=True, timeout=60)
 
     def add_user(self, name: str, *groups: str) -> str:
-        """Add a user whom the API server accepts after its next start; return the user's token."""
+        """Add a user with these groups, whom the API server accepts after its next start; return the user's token."""
         token = self._tokens[name] = secrets.token_hex(16)
         listed = ",".join(groups)
         with self.users_file.open("a") as users:
@@ -71,7 +77,7 @@ class Secrets:
         return certificate, key
 
     def kubeconfig(self, user: str) -> Path:
-        """Return the path of the user's kubeconfig, valid outside and inside the namespaces."""
+        """Write a kubeconfig for a user that is valid outside and inside the namespaces; return its path."""
         path = self.directory / f"{user.replace(':', '-')}.kubeconfig"
         cluster = {"server": self.server, "certificate-authority": str(self.authority)}
         content = {

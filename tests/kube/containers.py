@@ -1,4 +1,4 @@
-"""Tests of a container's slice on a real kubelet and containerd, shared by both allocation APIs."""
+"""Tests of a container's slice on a real kubelet and containerd. They are run for both allocation APIs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KERNEL_NS = 1_000_000
 
 
 def within(got: int, limit_mib: int) -> bool:
-    """Assert that a program got nearly its memory limit and no more; a CUDA context takes a part of the limit."""
+    """Return True if a program got nearly its memory limit and no more; a CUDA context takes a part of the limit."""
     return limit_mib - 200 <= got <= limit_mib
 
 
@@ -55,7 +55,10 @@ def output_so_far(gpu_node: GpuNode, name: str, container: str = "main") -> str:
 
 
 class Containers:
-    """Tests for a module with a fixture ``gpu_node``. Amounts are multiples of 128 MiB, the step of claims."""
+    """Tests for modules that define a fixture ``gpu_node``.
+
+    Amounts of memory are multiples of 128 MiB, because claims are allocated in these steps.
+    """
 
     def test_pod_gets_its_slice_and_not_more(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
@@ -107,7 +110,11 @@ class Containers:
         gpu_node.delete(name)
 
     def test_init_containers_have_their_slices_again_in_a_new_sandbox(self, gpu_node: GpuNode) -> None:
-        """Simulate a restart of the machine: the API server still has the status of init containers that ended."""
+        """Simulate a restart of the machine by killing the sandbox.
+
+        The API server still has the status of the init containers that ended in the old sandbox. They run again in the
+        new one and must have their slices.
+        """
         first, second = gpu_node.devices()
         plan = [sliced("early", memory_mib=640, devices=[first]), sliced("main", memory_mib=512, devices=[second])]
         name = gpu_node.run(plan, {"early": FILL, "main": f"load fill 2; {HOLD}"}, init=["early"], restart="Always")
@@ -195,7 +202,10 @@ class Containers:
         assert within(got_mib(gpu_node.log(after)), 512)
 
     def test_pods_created_without_an_agent_start_when_the_agent_is_back(self, gpu_node: GpuNode) -> None:
-        """A kubelet fails a pod permanently if the device plugin is missing when the kubelet admits the pod."""
+        """A kubelet fails a pod permanently if no device plug-in is registered when the pod arrives.
+
+        The relay keeps the plug-in registered while no agent runs, so these pods wait.
+        """
         device = gpu_node.devices()[0]
         gpu_node.wait_until_served()
         gpu_node.cluster.kill("agent")

@@ -1,4 +1,4 @@
-"""Fake nodes, which exist only in the API server: for schedulers and planners, by the thousand."""
+"""Fake nodes: Node objects without a machine, for tests of schedulers and planners with thousands of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONG_AGO = "2026-01-01T00:00:00Z"
 
 
 def node(name: str, allocatable: Mapping[str, str], labels: Mapping[str, str], taints: list[Json]) -> Json:
-    """Return a ready node as its kubelet would have reported it."""
+    """Return a Node object that is ready, as its kubelet would have reported it."""
     room = {**_ROOMY, **allocatable}
     ready = {
         "type": "Ready",
@@ -42,8 +42,8 @@ def fake_nodes(
 ) -> list[str]:
     """Create ``count`` ready nodes named ``<prefix>-<number>`` and return their names.
 
-    ``labels`` returns the labels of each node. A cluster with node lifecycle taints the nodes after a while, because nobody
-    renews their leases: use them on a cluster without it.
+    ``labels`` returns the labels of a node by its number. Use fake nodes only on a cluster without the node lifecycle
+    controller: it would taint them after a while, because no kubelet renews their leases.
     """
     names = [f"{prefix}-{number}" for number in range(count)]
     nodes = [node(name, allocatable, labels(number), taints or []) for number, name in enumerate(names)]
@@ -54,7 +54,7 @@ def fake_nodes(
 
 
 def remove_nodes(api: Api, names: list[str]) -> None:
-    """Delete the nodes, much faster than kubectl does."""
+    """Delete the nodes concurrently, which is much faster than ``kubectl delete``."""
     with ThreadPoolExecutor(8) as several:
         for _ in several.map(lambda name: api.delete(f"/api/v1/nodes/{name}"), names):
             pass

@@ -20,11 +20,15 @@ _PART = 1 << 16
 
 
 class FaultyProxy:
-    """Listens on a port, and passes each request on over a connection of its own.
+    """Proxy that forwards each request to the API server over a new connection, or refuses it.
+
+    ``refused`` lists the time and the request (``METHOD PATH``) of each refusal.
 
     Args:
-        port: of the cluster's network; 0: any port of this process's own network.
-        retry_after_s: what refusals with 429 say in ``Retry-After``.
+        cluster: the cluster of the API server.
+        name: name of the proxy in its certificate and in file names.
+        port: port to listen on in the cluster's network; 0 for any free port in the network of the test process.
+        retry_after_s: value of the header ``Retry-After`` in refusals with 429.
     """
 
     def __init__(self, cluster: Cluster, name: str, port: int, *, retry_after_s: int = 1) -> None:
@@ -45,7 +49,7 @@ class FaultyProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def kubeconfig(self, of: Path) -> Path:
-        """Return a copy of a kubeconfig that goes by this proxy."""
+        """Return a copy of a kubeconfig whose server is this proxy."""
         content = json.loads(of.read_text())
         content["clusters"][0]["cluster"] = {
             "server": f"https://127.0.0.1:{self._port}",
@@ -61,7 +65,7 @@ class FaultyProxy:
         self._cut()
 
     def pass_on(self) -> None:
-        """Pass requests on again."""
+        """Forward requests again."""
         self._status = None
 
     def refused_per_s(self) -> float:
@@ -151,7 +155,7 @@ class FaultyProxy:
 
 
 def _head(line: socket.socket) -> tuple[bytes, bytes]:
-    """Read up to the end of a request's head; return the head and what came after it."""
+    """Read until the end of a request's header; return the header and the bytes of the body that were read with it."""
     text = b""
     while b"\r\n\r\n" not in text:
         part = line.recv(_PART)

@@ -1,7 +1,7 @@
 """Fixtures with a real Kubernetes, which ``tests/conftest.py`` makes available to all tests.
 
-They skip with the reason if the machine cannot run a cluster. The hook adds the components' logs to the report of failed
-tests.
+If the machine cannot run a cluster, the fixtures skip the test and give the reason. The hook adds the logs of the
+components to the report of a failed test.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from tests.kube.node import RealNode
 def control_plane() -> Iterator[Cluster]:
     """One control plane for the whole session: ``cluster.kubeconfig``, ``cluster.api``, ``cluster.kubectl(...)``.
 
-    It has no nodes and no node lifecycle (``cluster.fake_nodes(...)`` creates some). Tests share it: each uses namespaces,
-    nodes and cluster-wide objects with names of its own, removes what others would see, and kills no component.
+    It has no nodes (``cluster.fake_nodes(...)`` creates some) and no node lifecycle controller. Tests share it: each
+    test uses namespaces, nodes and cluster-wide objects with names of its own, removes objects that other tests would
+    see, and kills no component.
     """
     need()
     with Cluster() as cluster:
@@ -36,7 +37,10 @@ def own_control_plane() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def real_node() -> Iterator[RealNode]:
-    """A node with containerd and a kubelet on a cluster (``real_node.cluster``) for one module; both may be restarted."""
+    """A node with containerd and a kubelet, and its cluster (``real_node.cluster``), for one module.
+
+    Tests may restart containerd and the kubelet.
+    """
     need(node=True)
     with Cluster(lifecycle=True) as cluster:
         yield RealNode(cluster)

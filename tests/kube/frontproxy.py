@@ -1,4 +1,4 @@
-"""Flags of an API server for aggregated API servers: the front-proxy certificate, as every installed cluster has it."""
+"""Flags that let an API server forward requests to aggregated API servers, as in every installed cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def front_proxy(directory: Path) -> list[str]:
-    """Return flags of an API server, with a certificate in ``directory`` by which aggregated servers authenticate it."""
+    """Create a client certificate in ``directory``, and return the API server's flags that name it.
+
+    Aggregated API servers authenticate the API server by this certificate.
+    """
     certificate, key = directory / "proxy.crt", directory / "proxy.key"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-subj", "/CN=front-proxy-client", "-days", "2", "-keyout", str(key), "-out", str(certificate)]

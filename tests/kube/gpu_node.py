@@ -1,4 +1,7 @@
-"""A real node with simulated cards and our agent, and pods as the planner leaves them: with a plan, and bound."""
+"""A real node with simulated cards and the product's agent, and pods in the state in which the planner leaves them.
+
+Such pods have a plan and are bound to the node, so that these tests need no planner.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def cuda_image(scratch: Path, *programs: Path) -> Image:
 
 
 def cuda_tree(tree: Path, *programs: Path) -> Path:
-    """Write the files of the image to a directory; ``programs`` are further ones."""
+    """Write the files of the image to a directory, and add ``programs`` to its ``/bin``; return the directory."""
     for directory in ("bin", "lib64", "usr/lib/x86_64-linux-gnu", "etc", "tmp", "proc", "dev", "sys"):
         (tree / directory).mkdir(parents=True)
     (tree / "tmp").chmod(0o1777)
@@ -93,9 +96,15 @@ def sliced(
 
 
 class GpuNode:
-    """A real node with the cards of a simulated node and our agent, which runs as the program ``agent``.
+    """A real node with simulated cards and the product's agent.
 
-    ``words`` are further arguments of the agent.
+    Args:
+        node: the node.
+        scratch: directory for files that are made on the way.
+        gpus: number and models of the cards, as ``simctl create`` takes them.
+        programs_inside: further programs in the image with which containers run.
+        words: further arguments of the agent.
+        agent: name of the agent's program in the cluster.
     """
 
     def __init__(
@@ -146,9 +155,10 @@ class GpuNode:
             self.wait_for_device_ids()
 
     def wait_for_device_ids(self) -> None:
-        """Wait until the kubelet offers the agent's device IDs, and the API server has the same number.
+        """Wait until the kubelet offers the agent's device IDs, and the API server has them as well.
 
-        A kubelet that has just started again has reported nothing yet, and the API server still has its former number.
+        Both are checked: a kubelet that has just been restarted has not reported yet, and the API server then still has
+        the number of device IDs from before.
         """
         self.offered(GPUS)
         self.cluster.wait_for(lambda: self.device_id_count() > 0, "tokens of the node")
@@ -158,14 +168,15 @@ class GpuNode:
         self.wait_for_device_ids()
 
     def device_id_count(self, resource: str = GPUS) -> int:
-        """Return the number of device IDs, or of another resource, that the node's status has as allocatable."""
+        """Return the allocatable amount of device IDs, or of another resource, in the status of the Node object."""
         status = self.cluster.api.get(f"/api/v1/nodes/{self.node.name}")["status"]
         return int(status.get("allocatable", {}).get(resource, "0"))
 
     def offered(self, *resources: str) -> dict[str, tuple[str, ...]]:
-        """Wait until the kubelet itself offers all of these resources, and return the allocatable amounts.
+        """Wait until the kubelet offers all of these resources; return the device IDs by resource.
 
-        The node's status lags behind the kubelet, and the kubelet fails a pod permanently that comes too early.
+        The kubelet itself is asked, because the status of the Node object lags behind. A pod that is bound before the
+        kubelet offers the resource fails permanently.
         """
 
         def found() -> dict[str, tuple[str, ...]]:
@@ -175,13 +186,16 @@ class GpuNode:
         return self.cluster.wait_for(found, f"{', '.join(resources)} to be offered")
 
     def restart_agent(self, number: int = signal.SIGKILL) -> None:
-        """End the agent and start another one, to which the relay connects. The kubelet offers the devices all the time."""
+        """End the agent with a signal and start another one, to which the relay connects.
+
+        The kubelet offers the devices all the time, because the relay stays registered.
+        """
         self.cluster.kill(self.agent, number)
         self.cluster.start(self.agent)
         self.offered(GPUS)
 
     def _offered(self) -> dict[str, tuple[str, ...]]:
-        """Return the kubelet's allocatable resources; {} if the kubelet does not answer."""
+        """Return the device IDs that the kubelet offers, by resource; {} if the kubelet does not answer."""
         kubelet = PodResources(self.node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
         try:
             return dict(kubelet.offered())
@@ -230,10 +244,14 @@ class GpuNode:
         """Create a pod whose containers have the slices of ``plan``, and return its name.
 
         Args:
-            scripts: by container, the script of its shell, or its image and other fields.
-            more: fields of the pod's spec.
-            each: fields of every container.
-            cpu: request of every container; a pod without a request gets hardly any processor time beside others.
+            plan: the slices of each container that has any.
+            scripts: for each container, its shell script, or its image and other fields.
+            init, sidecars: names of the containers that are init containers and sidecars.
+            more: further fields of the pod's spec.
+            each: further fields of every container.
+            cpu: CPU request of every container; "" for none. A pod without a request gets hardly any processor time if
+                others run.
+            restart: restart policy of the pod.
         """
         name = f"pod{next(_numbers)}"
         asked = {c.name: self._request_fields(c) for c in plan}
@@ -255,7 +273,7 @@ class GpuNode:
         return name
 
     def _request_fields(self, planned: PlannedContainer) -> dict[str, Any]:
-        """Return the fields by which a container requests its planned slices."""
+        """Return the fields of a container with which it requests its planned slices."""
         part = planned.slices[0]
         limits = {GPUS: str(len(planned.slices)), MEMORY: f"{part.memory_mib}Mi", CORES: str(part.core_percent)}
         return {"resources": {"limits": limits}}
@@ -307,9 +325,9 @@ class GpuNode:
         return self.cluster.kubectl("logs", name, "-c", container)
 
     def create_file_in_pod(self, name: str, file: str = "/tmp/go") -> None:
-        """Create a file in a pod, which its program waits for; retry while the kubelet is starting.
+        """Create a file in a pod whose program waits for the file; retry while the kubelet is starting.
 
-        The container may end before the command reports success, which also counts as done.
+        The container may end before the command reports success. The end counts as success.
         """
         before = self._count_ended_containers(name)
 
@@ -340,5 +358,8 @@ def _container(name: str, what: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def got_mib(log: str) -> int:
-    """Return the MiB that the program ``FILL`` allocated: the last line that is a number, as standard error may follow it."""
+    """Return the MiB that a container with the script ``FILL`` could allocate, from the container's output.
+
+    The amount is the last line that is a number, because lines of standard error may follow it.
+    """
     return int([line for line in log.splitlines() if line.strip().isdigit()][-1]) // MIB

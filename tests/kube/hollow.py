@@ -1,4 +1,4 @@
-"""Hollow kubelets: they report pods of fake nodes as running, and remove pods that are deleted."""
+"""Hollow kubelets: they run no containers, report pods of fake nodes as running, and remove pods that are deleted."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def running(pod: Json) -> Json:
 
 
 class HollowKubelets:
-    """Report the status of every pod on a node whose name begins with ``prefix``, while the context is entered.
+    """Thread that reports the pods of all nodes whose names begin with ``prefix`` as running.
 
-    Leave the context before the cluster is closed. A test ends a pod by patching its status: ``Succeeded`` and ``Failed`` are
-    kept.
+    It runs while the context is entered, which must be left before the cluster is closed. A test can end a pod by
+    patching its phase to ``Succeeded`` or ``Failed``; these phases are kept.
     """
 
     def __init__(self, api: Api, prefix: str = "fake-") -> None:

@@ -1,6 +1,9 @@
 """Container images without a registry: OCI archives made from files, for ``RealNode.import_images``.
 
-write_archive(path, base_images(scratch) + [Image("localhost/agent:1", (layer_of(tree),), {"Entrypoint": ["/agent"]})])
+For example, this archive contains the base images and an image with the files of a directory:
+
+    agent = Image("localhost/agent:1", (layer_of(tree),), {"Entrypoint": ["/agent"]})
+    write_archive(path, base_images(scratch) + [agent])
 """
 
 from __future__ import annotations

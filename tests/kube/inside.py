@@ -1,11 +1,13 @@
-"""Process 1 of a cluster's namespaces: starts the programs, reaps them, passes sockets, and ends them all when it ends.
+"""Process 1 of a cluster's namespaces: starts the programs of the cluster, reaps them, and passes sockets to the tests.
 
-Started by ``warden.py``, never imported by tests. Its standard input is a pipe on which nothing is written: end of file means
-that the test process has ended, and then the kernel kills every process of these namespaces.
+It is started by ``warden.py`` and never imported by tests. Its standard input is a pipe on which nothing is written.
+End of file means that the test process has ended. This process then exits, and the kernel kills every process of its
+namespaces.
 
-Requests arrive one per connection, as a line of JSON, over a Unix socket that is visible from outside: ``start``, ``signal``,
-``wait``, ``list``, ``relay``, and ``listen`` and ``connect``, which answer with an open socket of this network. Connections
-to the listener inherited from outside are forwarded to the port of the same number inside.
+Requests arrive over a Unix socket that is visible from outside, one per connection, as a line of JSON: ``start``,
+``signal``, ``wait``, ``list``, ``relay``, ``listen`` and ``connect``. The last two are answered with an open socket of
+the private network. Connections to the listening socket that was inherited from outside are forwarded to the port of
+the same number inside.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Programs:
         return {}
 
     def wait(self, request: Request) -> Answer:
-        """Return the exit status (negative: the signal), or None if the program still runs."""
+        """Return the exit status of a program, negative for a signal; None if it still runs after the timeout."""
         name: str = request["name"]
         with self._changed:
             self._changed.wait_for(lambda: name in self._ended, float(request["timeout"]))
@@ -90,7 +92,7 @@ class Programs:
             return {name: {"pid": pid, "status": self._ended.get(name)} for name, pid in self._pids.items()}
 
     def reap(self) -> None:
-        """Reap every ended child, including orphans of other processes."""
+        """Reap every ended child of this process, including children that other processes left to process 1."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -118,7 +120,7 @@ def connect(request: Request) -> socket.socket:
 
 
 def answer(connection: socket.socket, programs: Programs) -> None:
-    """Serve the one request of a connection."""
+    """Read the request of a connection, answer it and close the connection."""
     with connection:
         line = connection.makefile("rb").readline(_LONGEST_REQUEST)
         if not line:
@@ -151,7 +153,7 @@ def answer(connection: socket.socket, programs: Programs) -> None:
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:
-    """Copy one direction of a connection until its end, and pass the end on."""
+    """Copy data from one socket to another until the end of the stream, and then shut down the other for writing."""
     try:
         while data := source.recv(1 << 16):
             sink.sendall(data)
@@ -166,7 +168,10 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def relay(client: socket.socket, port: int) -> None:
-    """Forward a client from outside, or from a pod, to a port inside; close the connection if the port refuses it."""
+    """Forward a client's connection, from outside or from a pod, to a port inside.
+
+    The connection is closed if the port refuses it.
+    """
     with client:
         try:
             server = socket.create_connection(("127.0.0.1", port), timeout=60)

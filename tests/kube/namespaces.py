@@ -1,8 +1,8 @@
-"""Private mount, network, PID, IPC and UTS namespaces for one cluster, held by the test process.
+"""Private mount, network, PID, IPC and UTS namespaces for one cluster, owned by the test process.
 
-All processes inside end with the test process, even if it is killed, and leave nothing behind. Sockets of the private network
-can be passed out: ``listen`` returns one from which the test process accepts connections of programs inside (a webhook, a
-scheduler extender), ``connect`` one that is connected to a port inside.
+All processes inside end with the test process, even if it is killed, and leave nothing behind. Sockets of the private
+network can be passed to the test process. ``listen`` returns a socket on which it accepts connections of programs
+inside, to serve a webhook or a scheduler extender. ``connect`` returns a connection to a port inside.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ENTER = ("--mount", "--net", "--pid", "--ipc", "--uts")
 
 
 class Namespaces:
-    """Handle on the namespaces of the cluster.
+    """The namespaces of a cluster, and the programs that run in them.
 
-    ``root`` is the cluster's directory, with one path outside and inside; connections to ``port`` reach the same port
-    inside.
+    ``root`` is the cluster's directory, which has the same path outside and inside. Connections from outside to
+    ``port`` reach the same port inside. ``pid`` is the PID of process 1 of the namespaces, as seen outside.
     """
 
     def __init__(self) -> None:
@@ -60,15 +60,15 @@ class Namespaces:
     def start(
         self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, beside: str | None = None
     ) -> int:
-        """Start a program and return its PID inside; its output goes to ``log/<name>.log``.
+        """Start a program; return its PID inside. Its output is appended to ``log/<name>.log``.
 
-        With ``beside``, it runs in the mount namespace of that program.
+        If ``beside`` is the name of another program, the program runs in the mount namespace of that program.
         """
         request = {"do": "start", "name": name, "argv": list(argv), "env": dict(env or {}), "beside": beside}
         return int(self._ask(request)["pid"])
 
     def kill(self, name: str, number: int = signal.SIGKILL, *, timeout_s: float = 60) -> int:
-        """Send the signal and wait for the end; return the exit status, negative for a signal."""
+        """Send a signal to a program and wait for its end; return the exit status, negative for a signal."""
         self.signal(name, number)
         status = self.wait(name, timeout_s=timeout_s)
         if status is None:
@@ -80,27 +80,30 @@ class Namespaces:
         self._ask({"do": "signal", "name": name, "signal": int(number)})
 
     def wait(self, name: str, *, timeout_s: float) -> int | None:
-        """Return the exit status of a program, None if it still runs."""
+        """Return the exit status of a program; None if it still runs after the timeout."""
         status: int | None = self._ask({"do": "wait", "name": name, "timeout": timeout_s}, timeout_s + 10)["status"]
         return status
 
     def programs(self) -> dict[str, int | None]:
-        """Return the started programs with their exit status; None: it still runs."""
+        """Return the exit status of each program that was started, by its name; None for a program that still runs."""
         return {name: entry["status"] for name, entry in self._ask({"do": "list"}).items()}
 
     def enter(self, argv: Sequence[str], *, beside: str | None = None) -> list[str]:
-        """Return the command line that runs ``argv`` inside; the process ends with its caller."""
+        """Return a command line that runs ``argv`` inside, in the mount namespace of the program ``beside`` if given.
+
+        The process is killed when its parent process ends.
+        """
         line = ["nsenter", "-t", str(self.pid), *_ENTER, "--", "setpriv", "--pdeathsig", "KILL"]
         if beside is not None:
             line += ["nsenter", "-t", str(self.number(beside)), "--mount", "--"]
         return [*line, *argv]
 
     def mounts_of(self, name: str) -> str:
-        """Return the mount namespace of a program, as ``processes_in`` takes it."""
+        """Return the identifier of a program's mount namespace, for ``processes_in``."""
         return os.readlink(f"/proc/{self.pid}/root/proc/{self.number(name)}/ns/mnt")
 
     def number(self, name: str) -> int:
-        """Return the PID outside of a program, by its PID inside."""
+        """Return the PID of a program inside the namespaces."""
         return int(self._ask({"do": "list"})[name]["pid"])
 
     def listen(self, port: int, address: str = "127.0.0.1") -> socket.socket:
@@ -112,7 +115,7 @@ class Namespaces:
         return self._lent({"do": "connect", "port": port, "address": address})
 
     def relay(self, address: str, port: int, to: int) -> None:
-        """Forward connections to an address of the private network to a port of its loopback."""
+        """Forward connections to a port of an address of the private network to port ``to`` of its loopback address."""
         self._ask({"do": "relay", "port": port, "address": address, "to": to})
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Requirements of a real Kubernetes on the machine; tests skip, naming what is missing."""
+"""Requirements of a real Kubernetes on the machine. Tests are skipped with the name of what is missing."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """A real node: containerd and a kubelet in a mount namespace of their own within the cluster's namespaces.
 
     with Cluster(lifecycle=True) as cluster:
-        node = RealNode(cluster)
-        cluster.start_program("agent", [python, "-m", ...], beside=node.name)     # sees the node's kubelet.sock, CDI, logs
-        node.outside("/var/lib/kubelet/device-plugins/kubelet.sock")              # the same from the test process
-        cluster.restart(node.kubelet)
+        node = RealNode(cluster) cluster.start_program("agent", [python, "-m", ...], beside=node.name)     # sees the
+        node's kubelet.sock, CDI, logs node.outside("/var/lib/kubelet/device-plugins/kubelet.sock")              # the
+        same from the test process cluster.restart(node.kubelet)
 
-``/var/lib``, ``/var/log`` and ``/run`` are the node's own and empty at its start; all else is this machine's.
+The directories ``/var/lib``, ``/var/log`` and ``/run`` belong to the node and are empty when it is created. All other
+directories are those of the machine on which the tests run.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ _WITHIN = ("var/lib/kubelet", "var/lib/cni", "var/log/pods", "var/log/containers
 
 
 class RealNode:
-    """The node ``name`` (``node1``, ``node2`` or ``node3``), ready when constructed, with its kubelet and containerd.
+    """A node with its kubelet and containerd, which is ready when it is constructed.
+
+    ``containerd`` and ``kubelet`` are the names of its two programs in the cluster.
 
     Args:
-        kubelet_settings: fields of the KubeletConfiguration.
-        runc: program that starts containers, instead of the default one.
+        cluster: the cluster.
+        name: name of the node: ``node1``, ``node2`` or ``node3``.
+        kubelet_settings: further fields of the KubeletConfiguration.
+        runc: program that starts containers; None for the default one.
     """
 
     def __init__(
@@ -71,9 +75,9 @@ class RealNode:
         self._ctr("-n", "k8s.io", "images", "import", "--all-platforms", str(archive), timeout_s=180)
 
     def reboot(self) -> None:
-        """Kill everything on the node, clear ``/run`` and keep the disk; return when the node is ready again.
+        """Simulate a reboot: kill all processes of the node, clear ``/run``, keep the disk, and wait until it is ready.
 
-        Programs started ``beside`` the node end as well; the test starts them again.
+        Programs that were started ``beside`` the node end as well; the test must start them again.
         """
         mounts = self.cluster.namespaces.mounts_of(self.name)
         for name in (self.kubelet, self.containerd, self.name):
@@ -104,13 +108,13 @@ class RealNode:
         return not found
 
     def outside(self, path: str) -> Path:
-        """Return the path in the test process of a path below the node's own directories."""
+        """Return the path, in the test process, of a file in one of the node's own directories."""
         inside = PurePosixPath(path.replace("/var/run/", "/run/", 1))
         assert any(inside.is_relative_to(own) for own in _OWN), f"{path} is not the node's own"
         return self.home / "own" / inside.relative_to("/")
 
     def evidence(self) -> Iterable[Path]:
-        """Return the files that are kept if a test fails: settings, the pods' logs, and an agent's home."""
+        """Return the files that are copied aside if a test fails: settings, logs of pods, and the agent's directory."""
         settings = [self.home / name for name in ("kubelet.json", "containerd.toml", "cni")]
         inside = ("/var/log", "/var/lib/calabash", "/var/lib/simulated")
         return [*settings, *(self.outside(path) for path in inside)]
@@ -120,7 +124,7 @@ class RealNode:
         self.cluster.wait_for(self._is_ready, f"node {self.name} ready", every_s=0.1)
 
     def _separate(self) -> None:
-        """Create the mount namespace, held by a program that does nothing else."""
+        """Create the mount namespace of the node. A program that only sleeps keeps it alive."""
         own = self.home / "own"
         for directory in _WITHIN:
             (own / directory).mkdir(parents=True, exist_ok=True)
@@ -132,7 +136,7 @@ class RealNode:
         self.cluster.wait_for((self.home / "separated").exists, f"mounts of {self.name}", 60, every_s=0.01)
 
     def _serve_pods(self) -> None:
-        """Make the API server reachable at its Service address, as there is no kube-proxy."""
+        """Make the API server reachable at the address of its Service, because these nodes have no kube-proxy."""
         namespaces = self.cluster.namespaces
         self.cluster.exec_inside("ip", "address", "add", f"{components.SERVICE_ADDRESS}/32", "dev", "lo")
         namespaces.relay(components.SERVICE_ADDRESS, 443, namespaces.port)
@@ -200,7 +204,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def make_groups(group: str) -> None:
-    """Create a control group in every hierarchy, as the kubelet requires; the warden removes it and its descendants."""
+    """Create a control group in every cgroup hierarchy, as the kubelet requires.
+
+    The warden removes it with its descendants.
+    """
     parts = PurePosixPath(group).parts[1:]
     for tree in hierarchies():
         above = tree

@@ -46,7 +46,7 @@ def containerd(home: Path, socket: Path, runc: Path) -> str:
 
 
 def network(home: Path, subnet: str) -> str:
-    """Return a CNI configuration: a veth pair for each pod, with an address of the node's range.
+    """Return a CNI configuration in which each pod has a veth pair with an address of the node's subnet.
 
     Pods of all nodes can reach each other.
     """
@@ -56,7 +56,14 @@ def network(home: Path, subnet: str) -> str:
 
 
 def kubelet(address: str, socket: Path, group: str, more: Mapping[str, Any]) -> str:
-    """Return a KubeletConfiguration; ``more`` adds fields or replaces them."""
+    """Return a KubeletConfiguration.
+
+    Args:
+        address: address on which the kubelet listens.
+        socket: socket of containerd.
+        group: control group of the node.
+        more: fields that are added or replaced.
+    """
     settings = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

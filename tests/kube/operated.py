@@ -1,4 +1,4 @@
-"""The server of an installed chart, used as its operators do: by the product's command in its pod, and with API tokens."""
+"""The server of an installed chart, used as operators do: by the product's command in its pod, and with API tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ except urllib.error.HTTPError as error:
 
 
 class OperatedCluster:
-    """The chart's server in a cluster."""
+    """The server that the chart installed in a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -42,7 +42,7 @@ class OperatedCluster:
         return json.loads(self.run(*words, "-o", "json"))
 
     def ask(self, path: str, token: str = "") -> tuple[int, str]:
-        """Send a GET request to the gateway; return the status and the text."""
+        """Send a GET request to the server's gateway; return the status and the body. ``token`` "" sends no token."""
         status, text = json.loads(self._in_its_pod("python3", "-I", "-c", _ASK, path, text=f"{token}\n"))
         return int(status), str(text)
 

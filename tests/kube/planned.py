@@ -1,4 +1,4 @@
-"""A planner and its kube-scheduler on a cluster of fake nodes, installed as by the chart."""
+"""A planner and its kube-scheduler on a cluster of fake nodes, configured as by the chart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CRDS = {"gpunodes": "GpuNode", "queues": "Queue"}
 def crd(
     plural: str, kind: str, *, group: str = "calabash.dev", version: str = "v1alpha1", scope: str = "Cluster"
 ) -> Json:
-    """Return a CustomResourceDefinition that accepts any object; the chart's own ones are strict."""
+    """Return a CustomResourceDefinition that accepts any object, unlike the strict definitions of the chart."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     form = {
         "name": version,
@@ -57,7 +57,7 @@ def devices(count: int, *, model: str = "NVIDIA A100-SXM4-40GB", memory_mib: int
 
 
 def planned_pod(name: str, request: GpuRequest, *, movable: bool = False, **spec: Any) -> Json:
-    """Return a pod as admission leaves it."""
+    """Return a pod in the form that admission gives it; ``spec`` are further fields of its spec."""
     asked = PodRequest(
         dialect="native",
         containers=(ContainerRequest(container="main", kind=ContainerKind.MAIN, request=request),),
@@ -83,16 +83,23 @@ def planned_pod(name: str, request: GpuRequest, *, movable: bool = False, **spec
 
 
 def confined_to(pod: Json) -> list[str]:
-    """Return the nodes to which the planner confines a pod of a scheduler that does not ask the planner."""
+    """Return the nodes to which the planner has confined a pod by node affinity.
+
+    The planner does so for pods of a scheduler that does not call it.
+    """
     required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return [value for term in required["nodeSelectorTerms"] for value in term["matchFields"][0]["values"]]
 
 
 class Planned:
-    """The planner as a program of the cluster, and a stock kube-scheduler that asks it.
+    """The planner as a program of the cluster, and an unmodified kube-scheduler that calls it as an extender.
 
     Args:
-        nodes: number of nodes, each with ``gpus`` devices.
+        cluster: the cluster.
+        nodes: number of fake nodes.
+        gpus: number of devices of each node.
+        prefix: prefix of the names of the nodes.
+        planner: further options of the planner's command line, with their values.
     """
 
     def __init__(
@@ -146,7 +153,7 @@ class Planned:
     # ---- pods -----------------------------------------------------------------------------------------------------
 
     def create(self, namespace: str, pods: list[Json]) -> None:
-        """Create all pods, with eight threads."""
+        """Create the pods in a namespace concurrently; create the namespace if it does not exist."""
         self.make_namespace(namespace)
         self.each(lambda pod: self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod), pods)
 

@@ -1,4 +1,4 @@
-"""Fault injection around a planner: a stream of pods, connections that can be cut, two replicas, and their invariants."""
+"""Fault injection for planners: a stream of pods, connections that can be cut, replicas, and a check of invariants."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def plan_of(pod: Json) -> PodPlan | None:
 
 
 def over_committed(pods: Sequence[Json]) -> list[str]:
-    """Return every violation of the invariants among the pods.
+    """Return a text for every violation of the planner's invariants among the pods.
 
-    Violations are a pod that is bound to another node than its plan names, a pod with the plan of another pod, and a device
-    of which bound pods hold more than it has.
+    Violations are a bound pod without a plan, a pod that is bound to another node than its plan names, a pod with the
+    plan of another pod, and a device of which bound pods have more than it has.
     """
     wrong: list[str] = []
     cores: dict[tuple[str, str], int] = {}
@@ -61,7 +61,14 @@ def over_committed(pods: Sequence[Json]) -> list[str]:
 class Stream:
     """Thread that creates pods at a fixed rate while its context is entered.
 
-    A pod whose creation got no answer is tried again under the same name, so that every pod exists in the end.
+    If the creation of a pod gets no answer, it is repeated under the same name, so that every pod exists in the end.
+    ``count`` is the number of pods so far.
+
+    Args:
+        planned: the planner's cluster.
+        namespace: namespace of the pods.
+        pod: returns a pod by its number.
+        per_s: number of pods per second.
     """
 
     def __init__(self, planned: Planned, namespace: str, pod: Callable[[int], Json], *, per_s: float) -> None:
@@ -106,7 +113,7 @@ class Stream:
 
 
 def retry_until_answered(act: Callable[[], Any], timeout_s: float = 60) -> Any:
-    """Call until the API server answers, and return the result."""
+    """Call ``act`` until the API server answers, and return the result."""
     end = time.monotonic() + timeout_s
     while True:
         try:
@@ -118,7 +125,10 @@ def retry_until_answered(act: Callable[[], Any], timeout_s: float = 60) -> Any:
 
 
 def seconds_until_next(planned: Planned, namespace: str, what: Callable[[Json], bool], timeout_s: float = 60) -> float:
-    """Return the seconds until one more pod of the namespace satisfies the predicate. A pod must be waiting for it."""
+    """Wait until one more pod of the namespace satisfies the predicate ``what``; return the seconds that it took.
+
+    The caller makes sure that there is a pod that will satisfy it.
+    """
     began = time.monotonic()
 
     def matching() -> set[str]:
@@ -152,7 +162,10 @@ def wait_until_bound(planned: Planned, namespace: str, count: int) -> list[Json]
 
 @contextmanager
 def planner_behind_lines(cluster: Cluster, gpus: int, *, prefix: str) -> Iterator[tuple[Planned, Lines]]:
-    """Run a planner of 100 nodes whose connections to the API server can be cut."""
+    """Run a planner of 100 nodes that reaches the API server through a proxy; yield both.
+
+    The proxy can cut the planner's connections.
+    """
     lines = Lines(cluster, LINES, lambda: cluster.namespaces.connect(cluster.namespaces.port))
     options = {"--identity": "only", "--kubeconfig": str(kubeconfig_with_port(cluster, LINES))}
     with Planned(cluster, 100, gpus, prefix=prefix, planner=options) as planned:
@@ -164,7 +177,9 @@ class Lines:
     """Proxy on a port of the cluster's network, whose connections can all be cut at once.
 
     Args:
-        target: connect to the destination; None refuses the connection.
+        cluster: the cluster.
+        port: port on which the proxy listens.
+        target: returns a new connection to the destination; if it returns None, the client's connection is closed.
     """
 
     def __init__(self, cluster: Cluster, port: int, target: Callable[[], socket.socket | None]) -> None:
@@ -176,7 +191,7 @@ class Lines:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> int:
-        """End every connection, close the descriptors, and return the number of connections."""
+        """End every connection and wait until its sockets are closed; return the number of connections."""
         with self._lock:
             found = list(self._open)
         for one in found:
@@ -235,7 +250,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def kubeconfig_with_port(cluster: Cluster, port: int) -> Path:
-    """Return a kubeconfig of the administrator with another port of the cluster's network as the server."""
+    """Return a copy of the administrator's kubeconfig whose server is another port of the cluster's network."""
     content = json.loads(cluster.kubeconfig.read_text())
     content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
     path = cluster.secrets.directory / f"by-{port}.kubeconfig"
@@ -263,13 +278,17 @@ run_planner(load_client(path, connections=140), settings)
 
 
 class Replicas:
-    """Planners that elect a leader by a Lease, and one kube-scheduler that asks the leader, as through a Service.
+    """Planners that elect a leader by a Lease, and one kube-scheduler that calls the leader.
+
+    kube-scheduler calls a proxy, which forwards the calls to the current leader, as a Service would. ``leader`` is the
+    name of the leading planner; "" if none leads.
 
     Args:
-        term_s: duration of the lease.
-        front: port that kube-scheduler asks; the planners listen on the ports after it.
-        scheduler: the scheduler's name in pods.
-        planners: names of the planner programs, and the nodes of each.
+        cluster: the cluster.
+        term_s: term of the lease in seconds.
+        front: port of the proxy; the planners listen on the ports after it.
+        scheduler: name of the scheduler in pods.
+        planners: names of the planner programs, each with the label selector of its nodes.
     """
 
     def __init__(
@@ -296,7 +315,7 @@ class Replicas:
         cluster.add_scheduler(self._scheduler, scheduler_configuration(f"http://127.0.0.1:{front}", name=scheduler))
 
     def add(self, name: str, nodes: str = "") -> None:
-        """Start one more planner, for these nodes."""
+        """Start one more planner, for the nodes that the label selector ``nodes`` selects; "" for all nodes."""
         port = self._front + 1 + len(self.ports)
         words = [str(self.cluster.kubeconfig), str(port), name, str(self._term_s), nodes]
         self.cluster.start_program(name, [sys.executable, "-c", _REPLICA, *words])

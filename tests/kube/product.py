@@ -1,4 +1,4 @@
-"""The whole product on a cluster: admission, planner with its kube-scheduler, and the agent of a real node."""
+"""All components of the product on a cluster: admission, planner with its kube-scheduler, and a real node's agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USERS = {PLANNER: ["system:masters"]}  # the cluster's administrator: admission 
 
 
 def user_pod(name: str, limits: dict[str, str], script: str, **spec: Any) -> Json:
-    """Return a pod as a user writes it."""
+    """Return a pod in the form in which a user writes it."""
     main = {"name": "main", "image": CUDA, "command": ["sh", "-c", script], "resources": {"limits": limits}}
     return {
         "apiVersion": "v1",
@@ -40,7 +40,12 @@ def user_pod(name: str, limits: dict[str, str], script: str, **spec: Any) -> Jso
 
 
 def start_admission(cluster: Cluster, by: Callable[[str, Path], Path] = lambda _name, own: own) -> AdmissionProgram:
-    """Start admission in this process, with its webhooks registered at the API server. Its namespace must exist."""
+    """Start admission in this process and register its webhooks at the API server. Its namespace must exist.
+
+    Args:
+        cluster: the cluster.
+        by: returns the kubeconfig that a program uses, by the program's name and its own kubeconfig.
+    """
     client = load_client(cluster.kubeconfig)
     url = f"https://127.0.0.1:{ADMISSION_PORT}"
     client.create(MUTATING, mutating(SETTINGS, url=url))
@@ -73,9 +78,11 @@ class Product:
     """All components that the chart installs, around one node with cards.
 
     Args:
-        by: kubeconfig by which a program ("planner", "admission") reaches the API server, instead of its own.
+        gpu_node: the node.
+        by: returns the kubeconfig that a program ("planner" or "admission") uses, by the program's name and its own
+            kubeconfig. A test can so put a proxy in between.
         planner_words: further arguments of the planner.
-        programs: run admission as a program of the cluster as well, instead of as a thread of this process.
+        programs: True to run admission as a program of the cluster, which can be killed, instead of in this process.
     """
 
     def __init__(

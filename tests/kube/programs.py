@@ -1,9 +1,10 @@
 """Programs of a real Kubernetes, built once from pinned Go modules and kept in a cache.
 
-``python -m tests.kube.programs`` builds what is missing and prints the time of each step; ``tools/bootstrap --tests`` calls
-it. A directory of the cache is named by a hash of everything that determines the build: module files, sources, Go's version,
-the machine. A program is built under another name and then renamed, so that a program that exists is complete, and an
-interrupted build continues where it stopped. If all programs exist, nothing is downloaded and Go is not needed.
+``python -m tests.kube.programs`` builds the missing programs and prints the time of each step; ``tools/bootstrap
+--tests`` calls it. A directory of the cache is named by a hash of everything that determines the build: module files,
+sources, Go's version and the machine. A program is built under another name and then renamed. A program that exists is
+therefore complete, and an interrupted build continues where it stopped. If all programs exist, nothing is downloaded
+and Go is not needed.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def key(sources: Path = SOURCES, how: str = "") -> str:
 
 
 def go_version() -> str | None:
-    """Return the version of Go that would build these modules, as Go itself selects it; None without Go."""
+    """Return the version of Go that would build these modules, as Go itself selects it; None if Go is not installed."""
     if shutil.which("go") is None:
         return None
     told = subprocess.run(["go", "env", "GOVERSION"], cwd=SOURCES, capture_output=True, text=True, check=False)
@@ -89,7 +90,10 @@ def needed() -> tuple[Program, ...]:
 
 
 def directory() -> Path:
-    """Return the directory of these programs, complete or not; without Go any complete one built from the same sources."""
+    """Return the directory in which the programs are built, whether all are built yet or not.
+
+    Without Go, it is any complete directory in the cache that was built from the same sources.
+    """
     version, name = go_version(), key(SOURCES, f"{BUILT} {RUNC} {_FLAGS} {_TAGS} {_linker_flags()}")
     if version is not None:
         return cache() / f"{name}-{version}"
@@ -109,7 +113,7 @@ def found() -> Path:
 
 
 def runc(programs: Path) -> Path:
-    """Return the program that starts containers: the distribution's runc, else the one built here."""
+    """Return the program that starts containers: the installed runc or, if there is none, the one built here."""
     installed = shutil.which("runc")
     return Path(installed) if installed else programs / RUNC.name
 
@@ -134,7 +138,7 @@ def _can_build_runc() -> bool:
 
 
 def build() -> Path:
-    """Build the missing programs. A second builder waits for the first and finds its work done."""
+    """Build the missing programs; return their directory. If another process builds them, wait for that process."""
     where = directory()
     if not _whole(where):
         where.mkdir(parents=True, exist_ok=True)
@@ -153,7 +157,7 @@ def build() -> Path:
 
 
 def _remove_unused(kept: Path) -> None:
-    """Remove directories of other sources that have not been used for a month; each has 225 MB."""
+    """Remove cached programs of other sources that have not been used for a month; each directory has 225 MB."""
     for other in cache().iterdir():
         ours = (other / BUILT[0].name).exists()
         if ours and other != kept and other.stat().st_mtime < time.time() - _FORGOTTEN_S:

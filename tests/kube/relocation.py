@@ -15,11 +15,15 @@ def check_moved(
 ) -> None:
     """Check that a pod of a Deployment is moved for ``large``, which needs both devices of one node.
 
-    Two nodes of two devices first hold one pod of ``first`` and one of the Deployment each; then the pods of ``first`` are
-    deleted. At the end ``large`` is the only pod.
+    Each of two nodes with two devices first has one pod of ``first`` and one of the Deployment. Then the pods of
+    ``first`` are deleted, and ``large`` is created. At the end ``large`` is the only pod.
 
     Args:
-        web: a pod of the Deployment, which may be moved.
+        planned: the planner's cluster.
+        nodes: the two nodes.
+        first: one pod for each node.
+        web: the pod of the Deployment, which may be moved.
+        large: the pod that needs both devices of a node.
         check: called when all pods are bound.
     """
     cluster, api = planned.cluster, planned.api

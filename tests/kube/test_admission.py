@@ -90,7 +90,7 @@ SERVED = sorted(path.stem for path in (EXAMPLES / "dialects").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_a_pod_in_any_words_is_stored_in_the_one_form(cluster: Cluster, team: str, name: str) -> None:
+def test_pod_in_any_dialect_is_stored_in_the_canonical_form(cluster: Cluster, team: str, name: str) -> None:
     cluster.kubectl("apply", "-n", team, "-f", str(EXAMPLES / "dialects" / f"{name}.yaml"))
     pod = cluster.api.get(f"{PODS.format(team)}/{name}")
     asked = read_request(pod["metadata"]["annotations"][names.REQUEST])
@@ -112,7 +112,7 @@ def test_every_dialect_was_tried(team: str) -> None:
     assert {name.partition("-")[0] for name in SERVED} == {dialect.name for dialect in DIALECTS}
 
 
-def test_a_denial_reaches_the_user_with_its_hint(cluster: Cluster, team: str) -> None:
+def test_denial_reaches_the_user_with_its_hint(cluster: Cluster, team: str) -> None:
     junk = yaml.safe_load((EXAMPLES / "dialects" / "nvidia-mig.yaml").read_text())
     junk["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-junk": 1}
     with pytest.raises(RefusedError, match=r"nvidia.com/mig-junk is not a MIG profile.*; hint: ") as refused:
@@ -122,7 +122,7 @@ def test_a_denial_reaches_the_user_with_its_hint(cluster: Cluster, team: str) ->
         create(cluster, team, asking("pinned", nodeName="n1"))
 
 
-def test_a_claim_that_no_agent_could_follow_is_refused_where_it_is_written(cluster: Cluster, team: str) -> None:
+def test_claim_with_invalid_parameters_is_refused_when_it_is_created(cluster: Cluster, team: str) -> None:
     def claim(kind: str, policy: str) -> tuple[str, Json]:
         parameters = {"apiVersion": "calabash.dev/v1", "kind": "SliceConfig", "policy": policy}
         requests = [{"name": "gpu", "exactly": {"deviceClassName": "vgpu.calabash.dev"}}]
@@ -159,7 +159,7 @@ def test_pods_that_controllers_make_are_in_form(cluster: Cluster, team: str, nam
         assert asked.movable is (name == "deployment")
 
 
-def test_a_quota_on_our_names_holds_for_pods_in_other_words(cluster: Cluster, team: str) -> None:
+def test_quota_on_native_names_limits_pods_in_other_dialects(cluster: Cluster, team: str) -> None:
     where = namespace(cluster, "bounded")
     hard = {f"requests.{names.GPUS}": "3", f"requests.{names.MEMORY}": "8Gi", f"requests.{names.CORES}": "100"}
     quota = f"/api/v1/namespaces/{where}/resourcequotas"
@@ -178,7 +178,7 @@ def test_a_quota_on_our_names_holds_for_pods_in_other_words(cluster: Cluster, te
     assert used[f"requests.{names.GPUS}"] == "1"
 
 
-def test_the_example_of_a_queue_is_a_namespace_whose_pods_wait_in_it(cluster: Cluster, team: str) -> None:
+def test_example_of_a_queue_has_a_namespace_whose_pods_wait_in_it(cluster: Cluster, team: str) -> None:
     _, where, quota = yaml.safe_load_all((EXAMPLES / "queue.yaml").read_text())
     namespace(cluster, "research", **where["metadata"]["labels"])
     cluster.kubectl("apply", "--validate=strict", "-f", "-", text=yaml.safe_dump(quota))
@@ -219,7 +219,7 @@ def refusal(cluster: Cluster, *words: str) -> str:
     return str(refused.value)
 
 
-def test_the_gate_is_the_planners_to_remove(cluster: Cluster, team: str) -> None:
+def test_only_the_planner_may_remove_the_scheduling_gate(cluster: Cluster, team: str) -> None:
     create(cluster, team, asking("gated"))
     patch = (
         "patch",
@@ -236,7 +236,7 @@ def test_the_gate_is_the_planners_to_remove(cluster: Cluster, team: str) -> None
     assert "schedulingGates" not in cluster.api.get(f"{PODS.format(team)}/gated")["spec"]
 
 
-def test_a_plan_cannot_be_brought_along_not_even_where_pods_are_left_alone(cluster: Cluster, team: str) -> None:
+def test_plan_of_a_new_pod_is_removed_and_in_an_exempt_namespace_refused(cluster: Cluster, team: str) -> None:
     pod = asking("forged")
     pod["metadata"]["annotations"] = {names.PLAN: "{}"}
     stored = create(cluster, team, pod)
@@ -248,7 +248,7 @@ def test_a_plan_cannot_be_brought_along_not_even_where_pods_are_left_alone(clust
     assert "schedulingGates" not in create(cluster, dark, pod)["spec"]
 
 
-def test_a_pod_that_was_exported_can_be_created_again(cluster: Cluster, team: str) -> None:
+def test_exported_pod_can_be_created_again(cluster: Cluster, team: str) -> None:
     first = create(
         cluster, team, asking("exported", {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "20"})
     )
@@ -259,7 +259,7 @@ def test_a_pod_that_was_exported_can_be_created_again(cluster: Cluster, team: st
     assert second["spec"]["containers"][0]["resources"] == first["spec"]["containers"][0]["resources"]
 
 
-def test_an_ephemeral_container_gets_no_devices(cluster: Cluster, team: str) -> None:
+def test_ephemeral_container_gets_no_devices(cluster: Cluster, team: str) -> None:
     create(cluster, team, asking("looked-at"))
     container = {"name": "debug", "image": "x", "resources": {"limits": {names.GPUS: "1"}}}
     body = {"spec": {"ephemeralContainers": [container]}}
@@ -267,7 +267,7 @@ def test_an_ephemeral_container_gets_no_devices(cluster: Cluster, team: str) -> 
         cluster.api.patch(f"{PODS.format(team)}/looked-at/ephemeralcontainers", body, "strategic")
 
 
-def test_a_certificate_that_is_replaced_is_trusted_and_no_question_is_lost(
+def test_replaced_certificate_is_trusted_and_no_review_is_lost(
     cluster: Cluster, client: HttpKubeClient, program: AdmissionProgram, team: str
 ) -> None:
     secret = f"/api/v1/namespaces/{SETTINGS.namespace}/secrets/{SETTINGS.secret}"

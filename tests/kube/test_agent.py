@@ -1,4 +1,7 @@
-"""Tests of the agent on a real kubelet and containerd: containers have exactly their plan, also after crashes."""
+"""Tests of the agent on a real kubelet and containerd: containers have exactly the slices of their plan.
+
+This must also hold after crashes of the agent and of the kubelet.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
 
 @pytest.fixture(autouse=True)
 def no_pods_left(gpu_node: GpuNode) -> Iterator[None]:
-    """A test that fails does not make the next one fail."""
+    """Delete the pods that a test has left, so that a failed test does not make the next one fail."""
     yield
     for pod in gpu_node.cluster.api.get(PODS)["items"]:
         gpu_node.delete(pod["metadata"]["name"])
@@ -93,7 +96,7 @@ class TestContainers(Containers):
     """Tests of containers whose devices are allocated by device IDs."""
 
 
-def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_until_a_kubelet_follows_the_next(
+def test_stopped_agent_reports_unhealthy_devices_until_the_kubelet_registers_the_next_agent(
     gpu_node: GpuNode,
 ) -> None:
     cluster, states = gpu_node.cluster, []
@@ -122,10 +125,10 @@ def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_
 
 
 def test_agent_keeps_less_than_60_mib_of_its_own_after_all_tests_before(gpu_node: GpuNode) -> None:
-    """Memory that only the agent has is counted.
+    """Anonymous memory is counted, which belongs to the agent alone.
 
-    Mapped files, about 28 MiB, are shared with other programs of Python, and their resident part depends on other load of
-    the machine.
+    Mapped files, about 28 MiB, are shared with other Python programs, and the resident part of them depends on what
+    else runs on the machine.
     """
     found = gpu_node.cluster.exec_inside(
         "pgrep", "-f", "calabash.kubernetes.node_plugin.daemon", beside=gpu_node.node.name
@@ -154,7 +157,7 @@ def test_agent_removes_the_startup_taint_and_no_other(gpu_node: GpuNode) -> None
 
 
 def health_in_status(gpu_node: GpuNode, name: str) -> list[str]:
-    """Return the health of the devices of the pod's container, as the pod's status has it."""
+    """Return the health of the devices of the pod's containers according to the status of the pod."""
     statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
     resources = [r for status in statuses for r in status.get("allocatedResourcesStatus", ()) if r["name"] == GPUS]
     return [one["health"] for resource in resources for one in resource["resources"]]
@@ -223,7 +226,7 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
 
 
 def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: GpuNode) -> None:
-    """The device rules of kubelet and runc are tested with memory devices in place of cards, which this machine lacks."""
+    """``/dev/zero`` takes the place of a card, because machines without cards must be able to run this test."""
     script = "while head -c 1 /dev/zero > /tmp/read; do sleep 0.1; done"
     name = gpu_node.run([], {"main": script})
     gpu_node.wait(name, "Running")
@@ -247,7 +250,7 @@ def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: Gpu
 
 
 def test_purge_removes_everything_of_the_agent_from_a_node(gpu_node: GpuNode) -> None:
-    """The last test of this module: no agent serves the node afterwards."""
+    """The last test of the module, because no agent serves the node afterwards."""
     cluster, device = gpu_node.cluster, gpu_node.devices()[0]
     gpu_node.wait_until_served()
     name = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD})

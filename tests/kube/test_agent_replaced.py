@@ -63,13 +63,13 @@ def pods(product: Product) -> list[Json]:
 
 
 def identity(product: Product, name: str) -> tuple[str, int]:
-    """Return the container of a pod and how often it was restarted."""
+    """Return the ID of a pod's container and the number of its restarts."""
     (status,) = product.pod(SPACE, name)["status"]["containerStatuses"]
     return status["containerID"], status["restartCount"]
 
 
 def got_mib(product: Product, name: str) -> list[int]:
-    """Return what each program of a pod has got of its device."""
+    """Return the MiB of device memory that each run of a pod's program could allocate, from the pod's output."""
     return [int(word) // MIB for word in product.log(SPACE, name).split()]
 
 
@@ -108,7 +108,7 @@ def test_running_pods_keep_their_slices_when_the_daemon_set_is_deleted_and_made_
 
 
 def test_pods_that_start_while_the_agent_is_replaced_all_run_with_their_limits(product: Product) -> None:
-    """Two upgrades while a ReplicaSet starts its pods: the next agent comes a second after the last has ended."""
+    """Simulate two upgrades while a ReplicaSet starts its pods: each agent starts a second after the last has ended."""
     running = product.create(SPACE, user_pod("runs", SHARE, AGAIN))
     product.wait(SPACE, running, "Running")
     before = identity(product, running)
@@ -144,7 +144,7 @@ def test_pods_that_start_while_the_agent_is_replaced_all_run_with_their_limits(p
 def test_pods_planned_before_the_agent_went_and_refused_by_kube_scheduler_start_when_it_is_back(
     product: Product, number: int
 ) -> None:
-    """kube-scheduler first looks at planned pods while the kubelet has no device IDs; it does not run before."""
+    """kube-scheduler is started only while the node has no device IDs, so that it refuses the planned pods."""
     cluster, node = product.cluster, product.gpu_node
     node.wait_for_device_ids()
     cluster.kill(KUBE_SCHEDULER)

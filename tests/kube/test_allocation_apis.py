@@ -1,4 +1,4 @@
-"""Tests of both allocation APIs on one cluster: claims use the same queues, and no card is allocated twice."""
+"""Tests of both allocation APIs on one cluster: claims wait in the same queues, and no card is allocated twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from calabash.model.request import GpuRequest
 
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
-    """Two nodes of two cards with device IDs, and two with claims: one by its label, one by its agent's report."""
+    """A planner of four nodes with two cards each: two nodes offer device IDs, two offer their cards to claims.
+
+    For one of the latter its label selects the allocation API, for the other the report of its agent.
+    """
     options = {"--identity": "only", "--nominate-claims-from": "1", "--move-after": "0", "--move-interval": "0"}
     with Planned(own_control_plane, 4, 2, prefix="door", planner=options) as found:
         found.api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {ALLOCATION_API: "claims"}}})
@@ -61,7 +64,7 @@ def test_gang_of_claims_is_released_together_and_each_allocation_api_has_its_nod
     planned.clear("tokens")
 
 
-def test_a_quota_holds_a_pod_with_a_claim_back_and_says_so(planned: Planned) -> None:
+def test_pod_with_a_claim_over_the_queue_limit_waits_with_the_reason(planned: Planned) -> None:
     planned.make_queue("small", "quota", limit=1)
     template(planned, "quota")
     planned.create("quota", [claimer("first")])
@@ -71,7 +74,7 @@ def test_a_quota_holds_a_pod_with_a_claim_back_and_says_so(planned: Planned) -> 
     remove(planned, "quota")
 
 
-def test_a_queue_takes_back_what_it_deserves_from_pods_with_claims(planned: Planned) -> None:
+def test_queue_reclaims_what_it_deserves_from_pods_with_claims(planned: Planned) -> None:
     planned.make_queue("prod", "shop", deserved=2)
     template(planned, "borrow")
     planned.create("borrow", [claimer(f"b{i}") for i in range(4)])
@@ -88,7 +91,7 @@ def test_a_queue_takes_back_what_it_deserves_from_pods_with_claims(planned: Plan
     remove(planned, "shop")
 
 
-def test_a_pod_with_a_claim_is_moved_so_that_a_large_one_finds_room(planned: Planned) -> None:
+def test_pod_with_a_claim_is_moved_to_make_room_for_a_large_pod(planned: Planned) -> None:
     nodes = planned.nodes[2:]
     template(planned, NAMESPACE)
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "calabash.dev", "count": 2}}]
@@ -109,7 +112,7 @@ def test_a_pod_with_a_claim_is_moved_so_that_a_large_one_finds_room(planned: Pla
     remove(planned, NAMESPACE)
 
 
-def test_a_shared_claim_counts_once_and_what_another_scheduler_allocated_is_given_to_nobody_else(
+def test_shared_claim_counts_once_and_devices_of_another_scheduler_are_not_allocated_again(
     planned: Planned,
 ) -> None:
     api: Any = planned.api
@@ -132,9 +135,7 @@ def test_a_shared_claim_counts_once_and_what_another_scheduler_allocated_is_give
 
 
 @pytest.mark.parametrize("taken", ["cpu", "devices"])
-def test_a_pod_with_a_claim_goes_to_another_node_where_its_nominated_one_has_no_room(
-    planned: Planned, taken: str
-) -> None:
+def test_pod_with_a_claim_is_bound_to_another_node_if_its_nominated_node_is_full(planned: Planned, taken: str) -> None:
     cluster, space = planned.cluster, f"no-{taken}"
     cluster.kill("calabash-scheduler")
     template(planned, space)

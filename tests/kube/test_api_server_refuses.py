@@ -1,7 +1,7 @@
 """Tests of an API server that answers 429, then 500: components retry at a bounded rate and recover by themselves.
 
-Each of the three reaches the API server by a proxy of its own, which refuses every request for a while and breaks all watches.
-Pods are created meanwhile by a client that is not refused.
+The components are planner, admission and agent. Each reaches the API server through a proxy of its own, which refuses
+every request for a while and breaks all watches. Meanwhile pods are created by a client that does not use a proxy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Product,
 
 
 class Plans:
-    """Plans that were seen on each pod of a namespace, by the name of the pod; polled until the context ends."""
+    """Thread that polls the pods of a namespace until the context ends.
+
+    ``plans`` has the different plans that were seen on each pod, by the name of the pod.
+    """
 
     def __init__(self, product: Product) -> None:
         self._product = product
@@ -75,7 +78,7 @@ class Plans:
 
 
 def readyz(product: Product) -> str:
-    """Return the planner's answer to the probe of its readiness: status and text."""
+    """Return the status and the text of the planner's answer to its readiness probe."""
     with product.cluster.namespaces.connect(STATUS_PORT) as line:
         line.settimeout(10)
         line.sendall(b"GET /readyz HTTP/1.1\r\nHost: planner\r\nConnection: close\r\n\r\n")

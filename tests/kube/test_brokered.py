@@ -1,4 +1,7 @@
-"""Tests of brokered pods, whose cards are used by a worker on their behalf: limits, access, failures and ends."""
+"""Tests of pods with isolation ``brokered``: their limits, their access to devices, failures, and their end.
+
+Programs in such a pod do not open a card. A worker process of the product does so and makes their CUDA calls.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(gpu_node: GpuNode) -> Iterator[None]:
-    """Check after each test that there is no slot, socket or worker, and no process on a card."""
+    """Delete all pods after each test, and check that no slot, no worker's socket and no allocated memory is left."""
     yield
     for pod in gpu_node.cluster.api.get(PODS)["items"]:
         gpu_node.delete(pod["metadata"]["name"])
@@ -56,12 +59,15 @@ def brokered(gpu_node: GpuNode, memory_mib: int, *, cores: int = 30, name: str =
 
 
 def within(got: int, limit_mib: int) -> bool:
-    """Assert that a program got nearly its memory limit and no more; a CUDA context takes a part of the limit."""
+    """Return True if a program got nearly its memory limit and no more; a CUDA context takes a part of the limit."""
     return limit_mib - 450 <= got <= limit_mib
 
 
 def workers(uid: str) -> list[int]:
-    """Return the PIDs outside of our worker processes in the control groups of a pod, in the order of their start."""
+    """Return the PIDs of the worker processes in the control groups of a pod, in the order of their start.
+
+    The PIDs are those that the test process sees.
+    """
     found = []
     for entry in Path("/proc").glob("[0-9]*/comm"):
         try:
@@ -74,7 +80,10 @@ def workers(uid: str) -> list[int]:
 
 
 def strays(uid: str, pids: list[int]) -> list[str]:
-    """Return the control groups of these processes outside of their pod, in hierarchies where the pod has other processes."""
+    """Return the control groups of some processes of a pod that are not control groups of the pod.
+
+    Only cgroup hierarchies in which the pod has processes are considered.
+    """
     groups = (
         path.parent / "cgroup" for path in Path("/proc").glob("[0-9]*/comm") if pod_of(int(path.parent.name)) == uid
     )
@@ -107,7 +116,7 @@ def wait_for_output(gpu_node: GpuNode, name: str, holds: Callable[[str], bool]) 
         raise
 
 
-def test_a_program_computes_rightly_within_its_cap_and_sees_no_card_no_driver_and_no_slice(gpu_node: GpuNode) -> None:
+def test_program_computes_correctly_within_its_limit_and_sees_no_card_no_driver_and_no_slot(gpu_node: GpuNode) -> None:
     inspect = "ls /dev /run/calabash; env; cat /proc/self/mountinfo; cat /etc/ld.so.preload"
     plan = [brokered(gpu_node, 1024)]
     name = gpu_node.run(plan, {"main": f"{inspect}; {RIGHT}; {FILL}; {HOLD}"})
@@ -134,7 +143,7 @@ def told_slices(gpu_node: GpuNode) -> list[dict[str, Any]]:
     return [part for device in gpu_node.status()["devices"] for part in device.get("slices", ())]
 
 
-def test_a_worker_and_a_software_slice_have_each_at_most_their_share_of_a_card(gpu_node: GpuNode) -> None:
+def test_worker_and_software_slice_each_have_at_most_their_share_of_a_card(gpu_node: GpuNode) -> None:
     device = gpu_node.devices()[:1]
     plans = (brokered(gpu_node, 2048, cores=70), sliced("main", memory_mib=2048, cores=30, devices=device))
     names = [gpu_node.run([plan], {"main": "exec load tenant 600 1000000"}, cpu="500m") for plan in plans]
@@ -147,7 +156,7 @@ def test_a_worker_and_a_software_slice_have_each_at_most_their_share_of_a_card(g
     )
 
 
-def test_a_running_program_goes_on_while_agent_and_kubelet_die_and_so_does_its_next_start(gpu_node: GpuNode) -> None:
+def test_running_program_and_its_next_start_continue_while_agent_and_kubelet_are_killed(gpu_node: GpuNode) -> None:
     script = f"(sleep 1000 | load wait) & {UNTIL_TOLD}; {RIGHT}; {FILL}; [ -e /dev/termination-log ] && exit 1"
     name = gpu_node.run([brokered(gpu_node, 3000)], {"main": script}, restart="Always")
     gpu_node.wait(name, "Running")
@@ -170,7 +179,7 @@ def test_a_running_program_goes_on_while_agent_and_kubelet_die_and_so_does_its_n
     wait_for_output(gpu_node, name, lambda log: "right" in log)
 
 
-def test_a_worker_that_dies_is_its_own_pods_loss_alone_and_the_next_start_has_another(gpu_node: GpuNode) -> None:
+def test_killed_worker_affects_only_its_own_pod_and_the_next_start_has_another(gpu_node: GpuNode) -> None:
     answers = f"({UNTIL_TOLD}; echo; sleep 2; exit) | load wait; exit 1"
     hit, other = (
         gpu_node.run([brokered(gpu_node, 1500)], {"main": script}, restart="Always")

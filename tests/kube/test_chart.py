@@ -1,4 +1,7 @@
-"""Tests of the chart: rendered objects for several values, and refused values. Needs Helm, no cluster."""
+"""Tests of the chart: the objects that it renders for several values, and the values that it refuses.
+
+The tests need Helm but no cluster.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,17 @@ def _helm() -> None:
 
 
 def containers(manifests: list[Manifest]) -> list[tuple[Manifest, Manifest]]:
-    """Return every container of the components, with its pod's spec."""
+    """Return every container of the components, with the spec of its pod."""
     specs = [m["spec"]["template"]["spec"] for m in manifests if m["kind"] in WORKLOADS]
     return [(container, spec) for spec in specs for container in spec["containers"]]
 
 
 def parsed_by_the_product(command: str, words: list[str]) -> dict[str, Any]:
-    """Return what a product command parses from these arguments. Raises click.UsageError for an unknown option."""
+    """Return the parameters that a command of the product parses from these arguments.
+
+    Raises:
+        click.UsageError: the command does not know an option.
+    """
     above = cli.make_context("calabash", [command])
     parsed = cli.get_command(above, command)
     assert parsed is not None
@@ -115,7 +122,7 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         ({"priorityClasses": [{"name": "urgent", "value": 2000000000}]}, "/priorityClasses/0/value"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused_with_its_path(values: Manifest, complaint: str) -> None:
+def test_invalid_value_is_refused_with_its_path(values: Manifest, complaint: str) -> None:
     with pytest.raises(RuntimeError) as refused:
         render(values)
     assert complaint in str(refused.value)
@@ -184,7 +191,7 @@ def test_admission_is_a_command_of_the_product_and_knows_its_words() -> None:
     assert parsed_by_the_product(command, container["args"])["settings_file"] == Path("/etc/calabash/settings.yaml")
 
 
-def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_command_accepts_the_arguments_of_the_chart(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {
         "agent": {
             "simulated": "/var/lib/sim/lab.state",
@@ -245,7 +252,7 @@ def test_nvidias_runtime_is_asked_for_the_driver_where_cards_are_real() -> None:
     assert "runtimeClassName" not in one(render(), "DaemonSet", "calabash-agent")["spec"]["template"]["spec"]
 
 
-def test_the_planner_is_a_command_of_the_product_and_knows_its_words() -> None:
+def test_planner_command_accepts_the_arguments_of_the_chart() -> None:
     manifests = render({"planner": {"nominateFrom": 7}})
     (container,) = (c for c, _ in containers(manifests) if c["name"] == "planner")
     program, command = container["command"]
@@ -317,7 +324,7 @@ def test_one_planner_has_none_of_the_rights_by_which_several_share_a_cluster() -
 
 
 def test_planner_listens_on_loopback_of_its_pod_only() -> None:
-    """Every client of the planner could bind pods, and not every cluster enforces NetworkPolicies."""
+    """Every client of the planner can bind pods, and not every cluster enforces NetworkPolicies."""
     manifests = render({"networkPolicies": {"enabled": False}})
     spec = one(manifests, "Deployment", "calabash-planner")["spec"]["template"]["spec"]
     (container,) = (c for c in spec["containers"] if c["name"] == "planner")
@@ -403,7 +410,7 @@ def test_relay_of_device_plugins_has_two_directories_and_neither_token_nor_right
     assert not any(variable.get("value") == "all" for variable in relay["env"])
 
 
-def test_the_agent_sees_of_its_node_what_it_is_told_to_use() -> None:
+def test_agent_mounts_the_directories_that_the_values_name() -> None:
     values = {"agent": {"home": "/data/calabash", "kubelet": "/data/kubelet", "specs": "/run/cdi"}}
     spec = one(render(values), "DaemonSet", "calabash-agent")["spec"]["template"]["spec"]
     (agent,) = (container for container in spec["containers"] if container["name"] == "agent")
@@ -457,6 +464,6 @@ def test_every_class_of_devices_is_one_way_to_give_a_card_and_nvidias_are_there_
     assert classes({"claims": {"enabled": False}}) == {}
 
 
-def test_an_agent_of_claims_needs_what_claims_need() -> None:
+def test_allocation_api_claims_requires_that_claims_are_enabled() -> None:
     with pytest.raises(RuntimeError, match=r"claims\.enabled must be true"):
         render({"agent": {"door": "claims"}, "claims": {"enabled": False}})

@@ -1,4 +1,7 @@
-"""Tests of the installed chart: all objects are accepted, accounts have only the listed rights, the policies hold."""
+"""Tests of the installed chart on a real API server.
+
+The API server accepts all objects, service accounts have only the listed rights, and the admission policies hold.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ BESIDES = {"calabash-planner": ("system:kube-scheduler", "system:volume-schedule
 
 @pytest.fixture(scope="module")
 def installed(own_control_plane: Cluster) -> Cluster:
-    """The chart, installed by Helm on a control plane with two nodes that run nothing."""
+    """A control plane on which Helm has installed the chart, with two fake nodes."""
     need_helm()
     own_control_plane.fake_nodes(2)
     helm(own_control_plane, "install", "--create-namespace")
@@ -130,7 +133,10 @@ def installed(own_control_plane: Cluster) -> Cluster:
 
 
 def _policies_hold(cluster: Cluster) -> bool:
-    """Return True once the API server applies the chart's policies; it compiles them a moment after they were created."""
+    """Return True if the API server already enforces the chart's policies.
+
+    It compiles them a moment after they were created.
+    """
     api, _ = agent_on(cluster, "fake-0")
     other = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "fake-1"}}
     try:
@@ -150,13 +156,13 @@ def helm(cluster: Cluster, verb: str, *words: str, values: charts.Manifest | Non
 
 
 def as_account(cluster: Cluster, account: str, *bound: str) -> tuple[Api, str]:
-    """Return a client with a service account token like those of its pods, and that token."""
+    """Return a client that uses a new token of a service account, and the token; ``bound`` are options of kubectl."""
     token = cluster.kubectl("create", "token", account, f"--namespace={NAMESPACE}", *bound).strip()
     return Api(cluster.secrets.server, cluster.secrets.authority, token), token
 
 
 def client_of(cluster: Cluster, token: str, directory: Path) -> KubeClient:
-    """Return the product's own client with that token."""
+    """Return a client of the product that uses the token; ``directory`` is for its kubeconfig."""
     config = json.loads(cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": token}
     path = directory / "kubeconfig"
@@ -165,7 +171,7 @@ def client_of(cluster: Cluster, token: str, directory: Path) -> KubeClient:
 
 
 def agent_pod(cluster: Cluster, node: str) -> Mapping[str, Any]:
-    """Return the agent's pod on a node, as its DaemonSet made it."""
+    """Return the pod of the agent on a node, which the DaemonSet has created."""
 
     def found() -> Mapping[str, Any] | None:
         pods = cluster.api.get(f"{PODS.format(NAMESPACE)}?labelSelector=app.kubernetes.io/component=agent")["items"]
@@ -207,7 +213,7 @@ def test_everything_that_is_rendered_is_there(installed: Cluster) -> None:
     assert len(found.split()) == len(manifests) > 30
 
 
-def test_the_api_server_finds_no_fault_in_the_policies(installed: Cluster) -> None:
+def test_api_server_reports_no_warning_for_the_policies(installed: Cluster) -> None:
     policies = installed.wait_for(lambda: checked_policies(installed), "the policies' types to be checked")
     assert policies is not None
     assert {name: status.get("expressionWarnings", []) for name, status in policies.items()} == {
@@ -229,7 +235,7 @@ def checked_policies(cluster: Cluster) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("account", sorted(MAY))
-def test_a_component_may_do_what_is_written_here_and_nothing_else(installed: Cluster, account: str) -> None:
+def test_component_has_exactly_the_listed_rights(installed: Cluster, account: str) -> None:
     expected = {key: set(verbs) for key, verbs in MAY[account].items()}
     for role in BESIDES.get(account, ()):
         given = installed.api.get(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}")["rules"]
@@ -258,7 +264,7 @@ def rules(cluster: Cluster, account: str) -> dict[tuple[str, str], set[str]]:
 
 
 def by_resource(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]:
-    """Return the verbs by group and resource; ``resource=name`` where a rule is for one object."""
+    """Return the verbs of RBAC rules by group and resource; ``resource=name`` is for rules on one object."""
     found: dict[tuple[str, str], set[str]] = {}
     for rule in listed:
         names = [f"={name}" for name in rule.get("resourceNames", ())] or [""]
@@ -267,7 +273,7 @@ def by_resource(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], se
     return found
 
 
-def test_an_agent_writes_the_object_of_its_own_node_and_no_other(installed: Cluster) -> None:
+def test_agent_writes_the_object_of_its_own_node_and_no_other(installed: Cluster) -> None:
     api, _ = agent_on(installed, "fake-0")
     written = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode"}
     own = {**written, "metadata": {"name": "fake-0"}}
@@ -295,7 +301,7 @@ def resource_slice(node: str, driver: str = "calabash.dev") -> dict[str, Any]:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
 
-def test_an_agent_publishes_the_devices_of_its_own_node_and_no_other(installed: Cluster) -> None:
+def test_agent_publishes_the_devices_of_its_own_node_and_no_other(installed: Cluster) -> None:
     api, _ = agent_on(installed, "fake-0")
     api.create(SLICES, resource_slice("fake-0"))
     for other in (resource_slice("fake-1"), resource_slice("fake-0", "gpu.nvidia.com")):
@@ -308,7 +314,7 @@ def test_an_agent_publishes_the_devices_of_its_own_node_and_no_other(installed: 
     installed.api.delete(f"{SLICES}/fake-1-calabash.dev")
 
 
-def test_an_agent_tells_of_a_claims_devices_and_changes_nothing_else_of_its_status(installed: Cluster) -> None:
+def test_agent_reports_the_devices_of_a_claim_and_changes_nothing_else_of_its_status(installed: Cluster) -> None:
     here = namespace(installed, "claims")
     path = f"/apis/resource.k8s.io/v1/namespaces/{here}/resourceclaims"
     exactly = {"deviceClassName": "calabash.dev"}
@@ -331,14 +337,14 @@ def test_an_agent_tells_of_a_claims_devices_and_changes_nothing_else_of_its_stat
     installed.api.delete(f"{path}/c")
 
 
-def test_a_token_of_the_agents_account_without_a_node_writes_nothing(installed: Cluster) -> None:
+def test_token_of_the_agents_account_without_a_node_writes_nothing(installed: Cluster) -> None:
     api, _ = as_account(installed, "calabash-agent")
     body = {"apiVersion": "calabash.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "fake-0"}}
     with pytest.raises(RefusedError, match="does not say on which node its agent runs"):
         api.patch(f"{GPU_NODES}/fake-0{APPLY}", body, "apply")
 
 
-def test_an_agent_takes_the_startup_taint_from_its_own_node_and_changes_nothing_else(
+def test_agent_removes_the_startup_taint_of_its_own_node_and_changes_nothing_else(
     installed: Cluster, tmp_path: Path
 ) -> None:
     api, token = agent_on(installed, "fake-0")
@@ -367,7 +373,7 @@ def test_an_agent_takes_the_startup_taint_from_its_own_node_and_changes_nothing_
         installed.api.patch(f"{NODES}/{node}", {"spec": {"taints": None}}, "strategic")
 
 
-def test_an_agent_tells_events_of_its_own_node_and_of_nothing_else(installed: Cluster, tmp_path: Path) -> None:
+def test_agent_writes_events_about_its_own_node_and_nothing_else(installed: Cluster, tmp_path: Path) -> None:
     api, token = agent_on(installed, "fake-0")
     client = client_of(installed, token, tmp_path)
     failing = CalabashError("there is another one", reason=Reason.FOREIGN_PLUGIN)
@@ -408,7 +414,7 @@ def test_nobody_but_the_planner_writes_a_plan(installed: Cluster, annotation: st
     installed.api.patch(f"{path}/{name}", {"metadata": {"labels": {"theirs": "yes"}}})
 
 
-def test_a_plan_does_not_come_with_a_new_pod_or_a_binding(installed: Cluster) -> None:
+def test_new_pod_or_binding_that_contains_a_plan_is_refused(installed: Cluster) -> None:
     path = PODS.format(namespace(installed, "unread", admission="off"))
     with pytest.raises(RefusedError, match="written by the planner alone"):
         installed.api.create(path, pod("brings-a-plan", annotations={"calabash.dev/plan": "{}"}))
@@ -424,7 +430,7 @@ def test_a_plan_does_not_come_with_a_new_pod_or_a_binding(installed: Cluster) ->
             installed.api.create(way, binding)
 
 
-def test_the_gate_of_a_plan_is_not_for_users_to_open(installed: Cluster) -> None:
+def test_user_may_not_remove_the_scheduling_gate_of_the_planner(installed: Cluster) -> None:
     path = PODS.format("default")
     gated = pod("gated")
     gated["spec"]["schedulingGates"] = [{"name": "calabash.dev/plan"}, {"name": "example.com/theirs"}]
@@ -466,7 +472,7 @@ def test_admission_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> No
         namespaces.stop()
 
 
-def test_an_agent_sees_the_pods_of_its_node(installed: Cluster, tmp_path: Path) -> None:
+def test_agent_can_watch_the_pods_of_its_node(installed: Cluster, tmp_path: Path) -> None:
     _, token = agent_on(installed, "fake-0")
     pods = Mirror(client_of(installed, token, tmp_path), POD, field_selector="spec.nodeName=fake-0")
     pods.start()
@@ -476,7 +482,7 @@ def test_an_agent_sees_the_pods_of_its_node(installed: Cluster, tmp_path: Path) 
         pods.stop()
 
 
-def test_a_planner_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> None:
+def test_planner_has_the_rights_that_it_needs(installed: Cluster, tmp_path: Path) -> None:
     _, token = as_account(installed, "calabash-planner")
     client = client_of(installed, token, tmp_path)
     service = PlannerService(client, PlannerSettings(port=0, namespace=NAMESPACE, renew_every_s=0.1))
@@ -549,7 +555,7 @@ def test_networks_that_are_applied_stand_and_go_by_the_rights_of_the_server_alon
         store.close()
 
 
-def test_an_upgrade_keeps_the_certificates_and_what_is_trusted(installed: Cluster, tmp_path: Path) -> None:
+def test_upgrade_keeps_the_certificates_and_the_trusted_authorities(installed: Cluster, tmp_path: Path) -> None:
     _, token = as_account(installed, "calabash-admission")
     keeper = CertificateKeeper(client_of(installed, token, tmp_path), AdmissionSettings().certificates)
     before = keeper.refresh(datetime.datetime.now(datetime.UTC))
@@ -571,7 +577,7 @@ def test_what_is_not_the_agent_keeps_to_the_strictest_pod_security(installed: Cl
 
 
 def pod_of(manifest: charts.Manifest) -> dict[str, Any]:
-    """Return a pod like a component's, under the service account that every namespace has."""
+    """Return a pod with the spec of a component's pod, under the service account that every namespace has."""
     spec = {**manifest["spec"]["template"]["spec"], "serviceAccountName": "default"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": manifest["metadata"]["name"]}, "spec": spec}
 
@@ -590,7 +596,11 @@ NVIDIA_DEVICES: Mapping[str, dict[str, Any]] = {
 
 
 def asking_past_the_agent(name: str, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod to which NVIDIA's container runtime would give devices without the agent."""
+    """Return a pod to which NVIDIA's container runtime would give devices that the agent did not grant.
+
+    Args:
+        how: fields of the pod that make the runtime do so (``NVIDIA_DEVICES``).
+    """
     made = pod(name, annotations=how.get("annotations", {}))
     (main,) = made["spec"]["containers"]
     main["env"] = how.get("env", [])

@@ -1,4 +1,4 @@
-"""Tests of the objects that the chart renders for Prometheus. Needs Helm, no cluster."""
+"""Tests of the objects that the chart renders for Prometheus. The tests need Helm but no cluster."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests of every sharing mode with claims, from admission through the planner and a stock scheduler to a real kubelet.
+"""Tests of every sharing mode with claims, with admission, planner, an unmodified kube-scheduler and a real kubelet.
 
-A pod has what its claim requests, a card is in one mode at a time, and everything made for a claim is removed after it.
+A pod has what its claim requests, a card is in one mode at a time, and all files of a claim are removed after its end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
 @pytest.fixture(autouse=True)
 def everything_comes_back(product: Product) -> Iterator[None]:
-    """Check after each test that no slice is allocated, no file of a claim is left, and no card has a mode or partitions."""
+    """Delete all pods and claims after each test, and check that nothing of them is left on the node.
+
+    No slot and no file of a claim may be left, and every card must be idle.
+    """
     yield
     api = product.api
     for kind in ("pods", "resourceclaims"):
@@ -78,7 +81,7 @@ def modes(product: Product) -> dict[str, str]:
 
 
 def left_of_claims(product: Product) -> list[str]:
-    """Return the files of claims on the node: the agent's records, and CDI specs."""
+    """Return the names of the files of claims on the node: the agent's notes and the CDI specs."""
     node = product.gpu_node.node
     directories = (node.outside("/var/lib/calabash/claims"), node.outside("/run/cdi"))
     return [path.name for directory in directories if directory.is_dir() for path in directory.iterdir()]
@@ -95,7 +98,18 @@ def start(
     namespace: str = TEAM,
     **exactly: Any,
 ) -> None:
-    """Create a pod with a claim of the same name for one device of the class ``of``, as a user writes both."""
+    """Create a pod and a claim of the same name for one device, as a user writes them.
+
+    Args:
+        name: name of the pod and of the claim.
+        of: name of the device class.
+        script: shell script of the pod's container.
+        selectors: CEL selectors of the request.
+        amounts: requested amounts of the device's capacity.
+        config: opaque driver parameters of the claim.
+        namespace: namespace of both.
+        exactly: further fields of the request.
+    """
     wanted: Json = {"deviceClassName": of, **exactly}
     if amounts:
         wanted["capacity"] = {"requests": amounts}
@@ -116,7 +130,7 @@ def of_model(model: str) -> str:
 
 
 def wait_for_words(product: Product, name: str, words: int, namespace: str = TEAM) -> list[str]:
-    """Wait until a pod has printed so many words, and return them."""
+    """Wait until a pod has printed at least ``words`` words, and return all words."""
 
     def printed() -> list[str]:
         found = product.log(namespace, name).split()
@@ -138,7 +152,7 @@ def lines_of(product: Product, name: str, namespace: str = TEAM) -> list[str]:
 
 
 def slices(product: Product) -> dict[str, Json]:
-    """Return the slices that the GpuNode reports for each pod."""
+    """Return the slice that the GpuNode reports for each pod, with its device, by the name of the pod."""
     devices = product.gpu_node.status()["devices"]
     return {
         part["pod"].partition("/")[2]: {**part, "device": d["uuid"]} for d in devices for part in d.get("slices", [])
@@ -146,7 +160,7 @@ def slices(product: Product) -> dict[str, Json]:
 
 
 def wait_for_slices(product: Product, count: int) -> dict[str, Json]:
-    """Wait until the GpuNode reports slices of so many pods, and return them."""
+    """Wait until the GpuNode reports slices of ``count`` pods, and return the slices."""
     product.cluster.wait_for(lambda: len(slices(product)) == count, f"the node to tell of {count} pods")
     return slices(product)
 
@@ -245,12 +259,12 @@ def test_all_modes_stand_side_by_side_and_every_pod_has_what_its_claim_says(prod
 
 
 def of_nvidia(kind: str) -> Json:
-    """Return a claim spec with parameters for NVIDIA's driver."""
+    """Return opaque parameters of a claim for NVIDIA's driver."""
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind, "sharing": TURNS}
     return {"driver": "gpu.nvidia.com", "parameters": parameters}
 
 
-def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_is_given_back_to_its_driver(
+def test_card_for_a_virtual_machine_has_its_group_and_address_and_is_returned_to_its_driver(
     product: Product,
 ) -> None:
     inspect = "env; ls -d /dev/vfio/*; ls -d /run/calabash/* /usr/lib64/lib*; cat /etc/ld.so.preload; echo end"
@@ -287,7 +301,7 @@ def test_who_watches_sees_all_cards_and_takes_nothing(product: Product) -> None:
     assert len(wait_for_words(product, "beside", 1)) == 1, "who watches a card keeps nobody from it"
 
 
-def test_a_claim_waits_in_its_queue_and_starts_when_there_is_room_in_it(product: Product) -> None:
+def test_claim_waits_in_its_queue_and_starts_when_the_queue_has_room(product: Product) -> None:
     api = product.api
     queue = {"apiVersion": "calabash.dev/v1alpha1", "kind": "Queue", "metadata": {"name": SMALL}, "spec": {"limit": 1}}
     api.create("/apis/calabash.dev/v1alpha1/queues", queue)

@@ -1,4 +1,4 @@
-"""Test of the limits of claims with a simulated kubelet, while the agent is killed and calls are repeated."""
+"""Test of the limits of claims with a simulated kubelet, which kills the agent and repeats calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STARTS = 200
 
 
 def test_every_start_has_what_was_allocated_to_its_claim_and_nothing_stays_behind(control_plane: Cluster) -> None:
-    """The short form of ``python -m bench.kube_claims``: wrong, lost, leaked must all be none."""
+    """Short form of ``python -m bench.kube_claims``: no start may be wrong or lost, and nothing may be leaked."""
     with claims_node(control_plane, workers=6, seed=3) as node:
         node.run(STARTS, node.faults(1))
         left, _ = wait_until_nothing_is_left(node.left)

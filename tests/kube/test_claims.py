@@ -1,4 +1,4 @@
-"""Tests of claims on a real scheduler, kubelet and containerd: a pod has what its claim was allocated, and no more."""
+"""Tests of claims on a real scheduler, kubelet and containerd: a pod has exactly what is allocated to its claim."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClaimNode]:
 
 @pytest.fixture(autouse=True)
 def nothing_left(gpu_node: ClaimNode) -> Iterator[None]:
-    """A test that fails does not make the next one fail."""
+    """Delete the pods and claims that a test has left, so that a failed test does not make the next one fail."""
     yield
     for pod in gpu_node.cluster.api.get(PODS)["items"]:
         gpu_node.delete(pod["metadata"]["name"])
@@ -43,7 +43,7 @@ class TestContainers(Containers):
     """Tests of containers whose devices are allocated by claims."""
 
 
-def test_a_pod_has_the_ten_gibibytes_of_its_claim_and_no_more_and_its_end_frees_them(gpu_node: ClaimNode) -> None:
+def test_pod_has_the_ten_gibibytes_of_its_claim_and_no_more_and_its_end_frees_them(gpu_node: ClaimNode) -> None:
     name = gpu_node.share(FILL, resourceClaimTemplateName=gpu_node.template(GIB_10))
     gpu_node.ends(name)
     assert within(gpu_node.got_mib(name), GIB_10)
@@ -54,7 +54,7 @@ def test_a_pod_has_the_ten_gibibytes_of_its_claim_and_no_more_and_its_end_frees_
     gpu_node.cluster.wait_for(lambda: not gpu_node.cluster.api.get(CLAIMS)["items"], "no claim")
 
 
-def test_a_second_pod_shares_the_claim_and_its_limit(gpu_node: ClaimNode) -> None:
+def test_second_pod_shares_the_claim_and_its_limit(gpu_node: ClaimNode) -> None:
     claim = gpu_node.claim(GIB_10)
     first = gpu_node.share(f"{FILL}; echo free; {HOLD}", HOLD, resourceClaimName=claim)
     gpu_node.cluster.wait_for(lambda: "free" in output_so_far(gpu_node, first, "c0"), "what it had to be free again")
@@ -75,7 +75,7 @@ def test_a_second_pod_shares_the_claim_and_its_limit(gpu_node: ClaimNode) -> Non
 def test_what_a_later_pod_holds_of_a_claim_counts_before_anybody_has_told_the_agent_of_that_pod(
     gpu_node: ClaimNode,
 ) -> None:
-    """The kubelet prepares a claim once; which pods use it the agent looks up now and then."""
+    """The kubelet prepares a claim once. The agent reads only from time to time which pods use the claim."""
     claim = gpu_node.claim(GIB_10)
     first = gpu_node.share(HOLD, resourceClaimName=claim)
     gpu_node.wait(first, "Running")
@@ -93,7 +93,7 @@ def test_what_a_later_pod_holds_of_a_claim_counts_before_anybody_has_told_the_ag
     gpu_node.free()
 
 
-def test_a_container_that_names_a_request_sees_the_devices_of_that_request_alone(gpu_node: ClaimNode) -> None:
+def test_container_that_names_a_request_sees_only_the_devices_of_that_request(gpu_node: ClaimNode) -> None:
     claim = gpu_node.claim(1024, 1024)
     show = 'env | grep -c CALABASH_REQUEST; echo "$CALABASH_REQUEST_0,$CALABASH_REQUEST_1"'
     name = gpu_node.share(show, show, requests=("r0", "r1"), resourceClaimName=claim)
@@ -105,7 +105,7 @@ def test_a_container_that_names_a_request_sees_the_devices_of_that_request_alone
     assert gpu_node.log(whole, "c0").split() == ["2", "0,1"]
 
 
-def test_the_claim_and_the_node_tell_what_was_given(gpu_node: ClaimNode) -> None:
+def test_claim_and_gpu_node_report_the_granted_slice(gpu_node: ClaimNode) -> None:
     claim = gpu_node.claim(1024)
     name = gpu_node.share(HOLD, resourceClaimName=claim)
     gpu_node.wait(name, "Running")
@@ -126,7 +126,7 @@ def test_the_claim_and_the_node_tell_what_was_given(gpu_node: ClaimNode) -> None
 
 
 def health_in_status(gpu_node: ClaimNode, name: str) -> list[str]:
-    """Return the health of the devices of the claim of the pod's container, as the pod's status has it."""
+    """Return the health of the devices of the claim ``main`` according to the status of the pod."""
     statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
     resources = [
         r for status in statuses for r in status.get("allocatedResourcesStatus", ()) if r["name"] == "claim:main"
@@ -135,7 +135,7 @@ def health_in_status(gpu_node: ClaimNode, name: str) -> list[str]:
 
 
 def tainted(gpu_node: ClaimNode) -> set[str]:
-    """Return the cards with a taint against new allocations."""
+    """Return the UUIDs of the cards that have a taint against new allocations in the node's ResourceSlices."""
     devices = [device for one in gpu_node.cluster.api.get(SLICES)["items"] for device in one["spec"].get("devices", ())]
     return {device["attributes"]["uuid"]["string"] for device in devices if device.get("taints")}
 

@@ -1,4 +1,7 @@
-"""Tests of claims with a kube-scheduler without extenders: it allocates them on the nodes that the planner names."""
+"""Tests of claims with a kube-scheduler that does not call the planner.
+
+The planner confines a pod to some nodes by node affinity, and kube-scheduler allocates the pod's claims on one of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ STOCK = "default-scheduler"
 
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
-    """Three nodes of two cards, all by claims."""
+    """A planner of three nodes with two cards each, which offer their cards to claims."""
     options = {"--handshake": "affinity", "--identity": "only"}
     with Planned(own_control_plane, 3, 2, prefix="confined", planner=options) as found:
         for node in found.nodes:
@@ -31,7 +34,7 @@ def asking(name: str, terms: GpuRequest | None = None) -> Json:
     return claimer(name, terms, scheduler=STOCK)
 
 
-def test_a_gang_is_released_together_inside_its_nodes_and_who_finds_none_waits(planned: Planned) -> None:
+def test_gang_is_released_together_inside_its_nodes_and_a_pod_without_free_devices_waits(planned: Planned) -> None:
     template(planned, "gang")
     gang = GpuRequest(gang="g", gang_size=4)
     planned.create("gang", [asking(f"p{i}", gang) for i in range(3)])

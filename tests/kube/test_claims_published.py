@@ -38,7 +38,10 @@ def until(check: Callable[[], bool], what: str) -> None:
 
 
 class Published:
-    """A fake node with one H100 and its slices, and pods with claims on it."""
+    """A fake node with one H100, the publisher of its ResourceSlices, and pods with claims on the node.
+
+    The device classes are those of the chart with the prefix ``t-``, because other tests share the cluster.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.kube: KubeClient = load_client(cluster.kubeconfig)
@@ -64,7 +67,14 @@ class Published:
         until(lambda: self.publisher.publish(self.snapshot(health, pinned), FACTS), "slices")
 
     def ask(self, name: str, of: str, amounts: Mapping[str, str] | None = None, selector: str = "") -> None:
-        """Create a pod with a claim of its own."""
+        """Create a pod, and a claim of the same name for one device.
+
+        Args:
+            name: name of the pod and of the claim.
+            of: name of the device class, without its prefix.
+            amounts: requested amounts of the device's capacity.
+            selector: CEL selector of the request; "" for none.
+        """
         exactly: dict[str, Any] = {"deviceClassName": f"t-{of}"}
         if amounts:
             exactly["capacity"] = {"requests": dict(amounts)}
@@ -84,10 +94,11 @@ class Published:
         self.kube.create(POD, {"metadata": {"name": name}, "spec": spec}, SPACE)
 
     def remove(self, *names: str) -> None:
-        """Delete pods and their claims: first the waiting ones, to which the allocations of the others would go.
+        """Delete pods and their claims, those that wait for devices first.
 
-        The stock scheduler wakes no pod if an allocation that it was still writing fails: a pod that was refused because of
-        it waits for the next change of any claim or slice, or for five minutes.
+        If the others were deleted first, the scheduler would allocate their devices to the waiting claims. Such an
+        allocation can fail because its claim is deleted, and kube-scheduler then does not retry the pods that it had
+        refused in the meantime. They would wait until any claim or slice changes, or for five minutes.
         """
         for name in sorted(names, key=lambda name: self.given(name) is not None):
             self.kube.delete(POD, name, SPACE, grace_s=0)
@@ -100,12 +111,12 @@ class Published:
         return allocation.devices.results[0] if allocation is not None else None
 
     def refused(self, name: str) -> bool:
-        """Return True if the scheduler has tried the pod and found no allocation."""
+        """Return True if the scheduler has tried to schedule the pod and found no devices for its claim."""
         pod = self.kube.get(POD, name, SPACE)
         return pod is not None and any(c.reason == "Unschedulable" for c in pod.status.conditions)
 
     def bound(self, name: str) -> bool:
-        """Return True if the scheduler has bound the pod; it writes a claim's allocation some time before."""
+        """Return True if the scheduler has bound the pod, which it does some time after it has allocated the claim."""
         pod = self.kube.get(POD, name, SPACE)
         return pod is not None and pod.spec.node_name != ""
 
@@ -131,7 +142,7 @@ def published(control_plane: Cluster) -> Iterator[Published]:
     made.kube.delete(NAMESPACE, SPACE)
 
 
-def test_the_api_server_keeps_all_that_is_published(published: Published) -> None:
+def test_api_server_stores_everything_that_is_published(published: Published) -> None:
     have = published.kube.list(RESOURCE_SLICE, field_selector=f"spec.nodeName={published.node}").items
     assert published.publisher.degraded == ""
     wanted = slices_of(published.snapshot(), FACTS, ServerFeatures())
@@ -140,7 +151,7 @@ def test_the_api_server_keeps_all_that_is_published(published: Published) -> Non
     assert [one.spec.shared_counters for one in by_name] == [spec.shared_counters for spec in wanted]
 
 
-def test_the_scheduler_never_gives_a_card_in_two_ways_and_never_more_than_it_has(published: Published) -> None:
+def test_scheduler_allocates_no_card_in_two_modes_and_not_more_than_it_has(published: Published) -> None:
     published.ask("a", "vgpu.calabash.dev", TEN_GIB)
     published.wait_given("a")
     published.ask("whole", "calabash.dev")
@@ -159,7 +170,7 @@ def test_the_scheduler_never_gives_a_card_in_two_ways_and_never_more_than_it_has
     published.remove("whole")
 
 
-def test_a_card_is_cut_into_as_many_instances_as_it_has_room_for(published: Published) -> None:
+def test_card_is_partitioned_into_as_many_instances_as_fit(published: Published) -> None:
     names = [f"mig-{i}" for i in range(8)]
     for name in names:
         published.ask(name, "mig.calabash.dev", selector=PROFILE)
@@ -171,7 +182,7 @@ def test_a_card_is_cut_into_as_many_instances_as_it_has_room_for(published: Publ
     published.remove(*names, "card")
 
 
-def test_a_card_that_is_unwell_takes_nothing_until_it_is_well(published: Published) -> None:
+def test_unhealthy_card_is_not_allocated_until_it_is_healthy(published: Published) -> None:
     published.publish(Health.LOST)
     published.ask("ill", "calabash.dev")
     published.wait_refused("ill")
@@ -213,7 +224,7 @@ def test_claims_for_nvidias_classes_are_answered_by_what_means_the_same(publishe
     published.remove("part")
 
 
-def test_a_brokered_claim_says_so_to_the_agent(published: Published) -> None:
+def test_plan_of_a_brokered_claim_has_mode_brokered(published: Published) -> None:
     published.ask("brokered", "brokered.calabash.dev", TEN_GIB)
     published.wait_given("brokered")
     claim = published.kube.get(RESOURCE_CLAIM, "brokered", SPACE)
@@ -223,7 +234,7 @@ def test_a_brokered_claim_says_so_to_the_agent(published: Published) -> None:
 
 
 def examples() -> list[tuple[str, str]]:
-    """Return the pods of the guide, each with its name and the manifest of what it needs."""
+    """Return the examples of the guide: the name of each pod, and the manifest with the pod and its other objects."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-resource-claims.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     pods = [next(o["metadata"]["name"] for o in yaml.safe_load_all(b) if o["kind"] == "Pod") for b in blocks]

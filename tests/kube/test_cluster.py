@@ -1,4 +1,4 @@
-"""Tests of the test cluster's control plane: it answers, survives crashes of its components, and removes everything."""
+"""Tests of the test cluster's control plane: it answers, survives crashes of its components, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pod(name: str, **spec: Any) -> Json:
 
 
 def serve(listener: socket.socket, answer: Callable[[Json], Json]) -> http.server.ThreadingHTTPServer:
-    """A server of JSON on a socket that is listening already."""
+    """Start an HTTP server on a listening socket; ``answer`` returns the JSON reply to the JSON of a request."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -62,7 +62,7 @@ def serve(listener: socket.socket, answer: Callable[[Json], Json]) -> http.serve
     return server
 
 
-def test_a_kubeconfig_serves_outside_and_inside(control_plane: Cluster) -> None:
+def test_kubeconfig_can_be_used_outside_and_inside_the_namespaces(control_plane: Cluster) -> None:
     said_outside = json.loads(control_plane.kubectl("version", "-o", "json"))
     kubectl = str(control_plane.programs / "kubectl")
     said_inside = control_plane.exec_inside(
@@ -73,7 +73,7 @@ def test_a_kubeconfig_serves_outside_and_inside(control_plane: Cluster) -> None:
     assert said_inside == "ok"
 
 
-def test_a_hundred_fake_nodes_take_pods(control_plane: Cluster) -> None:
+def test_pod_is_bound_to_one_of_a_hundred_fake_nodes(control_plane: Cluster) -> None:
     names = control_plane.fake_nodes(
         100, {"example.com/gpu": "8"}, prefix="hundred", labels=lambda number: {"zone": f"z{number % 4}"}
     )
@@ -101,7 +101,7 @@ def test_pods_of_invented_nodes_run_and_go_when_deleted(control_plane: Cluster) 
     remove_nodes(control_plane.api, names)
 
 
-def test_a_second_scheduler_asks_an_extender_in_the_test_process(control_plane: Cluster) -> None:
+def test_second_scheduler_calls_an_extender_in_the_test_process(control_plane: Cluster) -> None:
     asked: list[Json] = []
 
     def answer(question: Json) -> Json:
@@ -131,7 +131,7 @@ def test_a_second_scheduler_asks_an_extender_in_the_test_process(control_plane: 
         remove_nodes(control_plane.api, names)
 
 
-def test_a_webhook_in_the_test_process_is_asked(control_plane: Cluster) -> None:
+def test_api_server_calls_a_webhook_in_the_test_process(control_plane: Cluster) -> None:
     def answer(question: Json) -> Json:
         refused = {"uid": question["request"]["uid"], "allowed": False, "status": {"message": "not on a Sunday"}}
         return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": refused}
@@ -185,7 +185,7 @@ def test_objects_survive_the_deaths_of_api_server_and_etcd(own_control_plane: Cl
     cluster.wait_for(lambda: cluster.api.exists("/api/v1/namespaces/after/serviceaccounts/default"), "controllers back")
 
 
-def test_an_api_server_that_hangs_answers_when_it_may_go_on(own_control_plane: Cluster) -> None:
+def test_stopped_api_server_answers_after_it_continues(own_control_plane: Cluster) -> None:
     cluster = own_control_plane
     cluster.namespaces.signal("apiserver", signal.SIGSTOP)
     answers: list[str] = []
@@ -258,7 +258,7 @@ def test_nothing_is_left_of_a_cluster_that_was_closed() -> None:
 
 
 def nothing_left(root: Path, pid: int, patience_s: float = 60) -> None:
-    """Process 1, directory, control groups and mounts are gone, or shortly will be."""
+    """Check that process 1, the directory, the control groups and the mounts of a cluster disappear in time."""
     end = time.monotonic() + patience_s
     while left := [
         *(

@@ -23,7 +23,7 @@ DEMO = [sys.executable, "-m", "tools.kube_demo"]
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A directory whose path leaves room for names of sockets."""
+    """A temporary directory with a short path, because the path of a Unix socket is limited to 108 bytes."""
     made = Path(tempfile.mkdtemp(prefix="kd-"))
     made.chmod(0o711)
     yield made
@@ -32,7 +32,7 @@ def short() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_no_limit_is_exceeded_by_what_was_measured(short: Path) -> None:
-    """A share below the request is accepted only here: programs that wait for a processor do not keep the card busy."""
+    """A share below the requested one is accepted, because programs that wait for a processor leave the card idle."""
     need(node=True)
     done = subprocess.run(
         DEMO,
@@ -62,7 +62,7 @@ def test_no_limit_is_exceeded_by_what_was_measured(short: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_cluster_can_be_used_as_the_page_says_and_ends_with_ctrl_c(short: Path) -> None:
+def test_demo_cluster_can_be_used_as_documented_and_ends_with_ctrl_c(short: Path) -> None:
     need(node=True)
     with subprocess.Popen(
         [*DEMO, "--stay"], cwd=ROOT, env=os.environ | {"TMPDIR": str(short)}, stdout=subprocess.PIPE, text=True

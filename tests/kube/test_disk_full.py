@@ -37,19 +37,19 @@ def on_disk(product: Product, command: str) -> str:
 
 
 def event_messages(product: Product, name: str) -> str:
-    """Return what the events of a pod say."""
+    """Return the messages of a pod's events, one a line."""
     found = product.api.get(f"/api/v1/namespaces/{SPACE}/events")["items"]
     return "\n".join(event["message"] for event in found if event["involvedObject"]["name"] == name)
 
 
 def ready(product: Product) -> tuple[str, str]:
-    """Return status and reason of the condition Ready of the GpuNode."""
+    """Return the status and the reason of the GpuNode's condition ``Ready``; both are "" if there is none yet."""
     found = [c for c in product.gpu_node.status().get("conditions", []) if c["type"] == "Ready"]
     return (found[0]["status"], found[0]["reason"]) if found else ("", "")
 
 
 def of_node(product: Product) -> str:
-    """Return what the events of the node say."""
+    """Return the messages of the node's events, one a line."""
     events = product.api.get("/api/v1/namespaces/default/events")["items"]
     return "\n".join(event["message"] for event in events if event["involvedObject"]["kind"] == "Node")
 

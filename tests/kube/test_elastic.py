@@ -1,6 +1,7 @@
-"""Tests of autoscaling a Deployment of slices by the external metric of their use, from the agents to the autoscaler.
+"""Tests of autoscaling a Deployment by the external metric that says how much of their slices its pods use.
 
-API server, aggregation, HPA controller and planner are real; the test supplies the nodes and the reports of their agents.
+API server, aggregation, HorizontalPodAutoscaler and planner are real. The test takes the part of the nodes and their
+agents, which report the use.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SLICE = GpuRequest(memory_mib=4096, core_percent=20)
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A control plane whose API server passes questions on, and whose autoscaler looks every second."""
+    """A control plane with an aggregating API server, and with an autoscaler that acts every second."""
     need()
     need_helm()
     with Cluster(
@@ -47,7 +48,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def serve_metrics(cluster: Cluster, directory: Path) -> None:
-    """The server of metrics with the chart's rights and registration; API servers of these tests reach services by name."""
+    """Start the metrics server with the rights and the registration of the chart.
+
+    Its Service is an ExternalName for ``localhost``, because the API server of these tests reaches no pod.
+    """
     api = cluster.api
     wanted = [m for m in render({"metrics": {"enabled": True}}) if m["kind"] in INSTALLED and ours(m)]
     (registration,) = (m for m in wanted if m["kind"] == "APIService")
@@ -77,7 +81,7 @@ def ours(manifest: Json) -> bool:
 
 
 def report_usage(cluster: Cluster, percent: int) -> None:
-    """Report, as the node's agent, that every running pod uses so much of its slice."""
+    """Report, as the node's agent would, that every running pod uses this percentage of its slice's compute."""
     running = [pod for pod in cluster.api.get(PODS)["items"] if pod["status"].get("phase") == "Running"]
     told: list[Json] = [
         {
@@ -99,7 +103,10 @@ def report_usage(cluster: Cluster, percent: int) -> None:
 
 
 def example() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The example's objects, with pods as admission leaves them and an autoscaler that does not hesitate."""
+    """Return the Deployment and the autoscaler of the example, changed for the test.
+
+    The pods have the form that admission gives them, and the autoscaler scales down without waiting.
+    """
     deployment, scaler = yaml.safe_load_all(EXAMPLE.read_text())
     template = deployment["spec"]["template"]
     (container,) = template["spec"]["containers"]

@@ -1,4 +1,7 @@
-"""End-to-end tests of pods of users: each runs with what it requested, or gets the reason. All parts are real but the cards."""
+"""End-to-end tests of users' pods: each runs with what it requests, or gets the reason why not.
+
+All components are real; only the cards are simulated.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def filled_mib(product: Product, name: str) -> int:
         ("qgpu", {"tke.cloud.tencent.com/qgpu-memory": "2", "tke.cloud.tencent.com/qgpu-core": "30"}, 2048),
     ],
 )
-def test_a_pod_in_whosever_words_runs_with_what_it_asked_for(
+def test_pod_in_each_dialect_runs_with_what_it_requests(
     product: Product, name: str, limits: dict[str, str], memory_mib: int
 ) -> None:
     product.create(TEAM, user_pod(name, limits, FILL))
@@ -59,7 +62,7 @@ def test_a_pod_in_whosever_words_runs_with_what_it_asked_for(
     product.delete(TEAM, name)
 
 
-def test_a_whole_card_is_one_pods_alone_and_the_next_is_told_why_it_waits(product: Product) -> None:
+def test_whole_card_belongs_to_one_pod_and_the_next_pod_gets_the_reason_why_it_waits(product: Product) -> None:
     for number in range(2):
         product.create(TEAM, user_pod(f"whole{number}", {"nvidia.com/gpu": "1"}, HOLD))
         product.wait(TEAM, f"whole{number}", "Running")
@@ -77,7 +80,7 @@ def test_a_whole_card_is_one_pods_alone_and_the_next_is_told_why_it_waits(produc
         product.delete(TEAM, name)
 
 
-def test_a_gang_starts_together_or_not_at_all(product: Product) -> None:
+def test_gang_starts_together_or_not_at_all(product: Product) -> None:
     metadata = {"calabash.dev/gang": "g", "calabash.dev/gang-size": "3"}
     pods = [user_pod(f"member{i}", native("4Gi", 60), HOLD) for i in range(3)]
     for pod in pods:
@@ -132,7 +135,7 @@ def test_what_a_pod_uses_is_told_and_a_drained_node_is_empty_and_gives_nothing(p
     product.delete(TEAM, "later")
 
 
-def test_a_planner_that_starts_again_knows_who_has_whole_cards_and_may_still_stop_them(product: Product) -> None:
+def test_restarted_planner_knows_the_pods_that_have_whole_cards_and_can_preempt_them(product: Product) -> None:
     urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
     product.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
     for number in range(2):
@@ -175,7 +178,7 @@ def _planned(product: Product, name: str) -> list[dict[str, str]]:
 
 
 def cards_of(product: Product, pod: str) -> list[tuple[str, str]]:
-    """The cards on which the node tells of a pod, each with its sharing mode."""
+    """Return the cards on which the GpuNode reports a slice of the pod, each with its sharing mode."""
     devices = product.gpu_node.status()["devices"]
     return [(d["uuid"], part["mode"]) for d in devices for part in d.get("slices", []) if part["pod"] == pod]
 

@@ -1,7 +1,7 @@
-"""Tests of gangs that are given by owners of several kinds and by the groups of other systems.
+"""Tests of gangs whose pods belong to a JobSet, a StatefulSet or the PodGroup of another system.
 
-Controllers, API server, admission, planner and kube-scheduler are real; the test supplies the nodes and the definitions
-of other systems' kinds.
+Controllers, API server, admission, planner and kube-scheduler are real. The nodes are fake, and the kinds of other
+systems have definitions that accept any object.
 """
 
 from __future__ import annotations
@@ -59,7 +59,12 @@ def served(cluster: Cluster, path: str) -> bool:
 
 
 def template(*, gang: str = "", size: int = 0, **more: Any) -> Json:
-    """Return a pod that requests a whole card, as a user writes it into an owner's template."""
+    """Return a pod that requests a whole card, in the form in which a user writes it into the template of an owner.
+
+    Args:
+        gang, size: annotations for the gang; "" for none.
+        more: further annotations, labels and fields of the spec.
+    """
     container = {"name": "main", "image": "localhost/busybox:1", "resources": {"limits": {GPUS: "1"}}}
     annotations = {GANG: gang, GANG_SIZE: str(size)} if gang else {}
     metadata = {"annotations": annotations | more.pop("annotations", {}), "labels": more.pop("labels", {})}
@@ -78,7 +83,7 @@ def create(planned: Planned, api: str, namespace: str, plural: str, body: Json) 
 
 
 def wait_incomplete(planned: Planned, namespace: str, count: int) -> None:
-    """Wait until so many pods exist and have the reason that their gang is incomplete; none has a node or a plan."""
+    """Wait until ``count`` pods wait because their gang is incomplete; check that none has a node or a plan."""
 
     def told() -> bool:
         pods = planned.pods(namespace).values()
@@ -96,7 +101,13 @@ def remove(planned: Planned, namespace: str, kinds: str) -> None:
 
 
 def job(name: str, count: int, pods: Json, owner: Json) -> Json:
-    """One of the Jobs that a JobSet's controller makes."""
+    """Return one of the Jobs that the controller of a JobSet creates.
+
+    Args:
+        count: number of pods of the Job.
+        pods: template of the pods.
+        owner: the JobSet.
+    """
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -109,7 +120,7 @@ def job(name: str, count: int, pods: Json, owner: Json) -> Json:
     return {"metadata": {"name": name, "ownerReferences": [reference]}, "spec": spec}
 
 
-def test_the_jobs_of_a_jobset_start_as_one_gang(planned: Planned) -> None:
+def test_jobs_of_a_jobset_start_as_one_gang(planned: Planned) -> None:
     where = "jobset"
     body = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "training"}}
     owner = create(planned, "jobset.x-k8s.io/v1alpha2", where, "jobsets", body)
@@ -133,7 +144,7 @@ def stateful_set(name: str, replicas: int, policy: str, pods: Json) -> Json:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def test_a_stateful_set_starts_as_one_gang_and_a_member_that_is_lost_comes_back_alone(planned: Planned) -> None:
+def test_stateful_set_starts_as_one_gang_and_a_lost_member_is_recreated_alone(planned: Planned) -> None:
     where = "stateful"
     made = stateful_set("shards", 3, "Parallel", template(gang="shards", size=3))
     create(planned, "apps/v1", where, "statefulsets", made)
@@ -153,7 +164,7 @@ def test_a_stateful_set_starts_as_one_gang_and_a_member_that_is_lost_comes_back_
     remove(planned, where, "statefulsets")
 
 
-def test_a_stateful_set_that_makes_one_pod_after_the_other_is_told_that_its_gang_is_not_complete(
+def test_stateful_set_that_creates_pods_one_by_one_waits_with_reason_gang_incomplete(
     planned: Planned,
 ) -> None:
     where = "ordered"
@@ -165,7 +176,7 @@ def test_a_stateful_set_that_makes_one_pod_after_the_other_is_told_that_its_gang
 
 
 @pytest.mark.parametrize("system", sorted(GROUPS))
-def test_a_group_of_another_system_is_a_gang(planned: Planned, system: str) -> None:
+def test_pod_group_of_another_system_is_a_gang(planned: Planned, system: str) -> None:
     group, version = GROUPS[system]
     said: Json = {"labels": {"scheduling.x-k8s.io/pod-group": "band"}}
     if system == "volcano":
@@ -185,7 +196,7 @@ def test_a_group_of_another_system_is_a_gang(planned: Planned, system: str) -> N
     remove(planned, system, "pods")
 
 
-def test_a_group_that_finds_no_room_as_a_whole_has_none_of_it(planned: Planned) -> None:
+def test_pod_group_that_does_not_fit_as_a_whole_gets_no_devices(planned: Planned) -> None:
     group, version = GROUPS["coscheduling"]
     where = "large"
     body = {

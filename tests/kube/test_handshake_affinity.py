@@ -1,6 +1,7 @@
 """Tests of the affinity handshake with a real API server and its own kube-scheduler, which calls no extender.
 
-Pods are bound where the planner agreed; a pod that was bound without the planner is planned or reported.
+The planner confines pods to nodes by node affinity. Pods are bound to these nodes; a pod that was bound without the
+planner gets a plan or the reason why it has none.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
 
 
 def asking(name: str, request: GpuRequest = WHOLE, *, cpu: str = "", **spec: Any) -> Json:
-    """Return a pod as admission leaves it if the product has no scheduler of its own."""
+    """Return a pod in the form that admission gives it if the product has no scheduler of its own."""
     pod = planned_pod(name, request, schedulerName="default-scheduler", **spec)
     resources = pod["spec"]["containers"][0]["resources"]
     for nominal in (MEMORY, CORES):
@@ -76,7 +77,7 @@ def by_hand(name: str, node: str, gpus: int) -> Json:
 
 
 def everyone_planned(planned: Planned, namespace: str, count: int) -> dict[str, Json]:
-    """Wait until so many pods are bound and have a plan for their node; return the pods."""
+    """Wait until the namespace has exactly ``count`` pods, all bound with a plan for their node; return the pods."""
 
     def found() -> dict[str, Json]:
         pods = planned.pods(namespace)
@@ -119,7 +120,7 @@ def test_50_pods_whose_planned_nodes_are_full_are_bound_inside_their_lists_and_p
     remove(planned, "full", "fillers")
 
 
-def test_a_gang_is_released_together(planned: Planned) -> None:
+def test_gang_is_released_together(planned: Planned) -> None:
     gang = GpuRequest(gang="g", gang_size=8)
     planned.create("gang", [asking(f"p{i}", gang) for i in range(7)])
     planned.create("beside", [asking("later")])
@@ -130,7 +131,7 @@ def test_a_gang_is_released_together(planned: Planned) -> None:
     remove(planned, "gang", "beside")
 
 
-def test_a_pod_that_was_bound_by_hand_is_planned_there_or_told_why_not(planned: Planned) -> None:
+def test_pod_that_was_bound_by_hand_is_planned_on_its_node_or_gets_the_reason(planned: Planned) -> None:
     node = planned.nodes[3]
     planned.create("hand", [by_hand("fits", node, 2)])
     everyone_planned(planned, "hand", 1)
@@ -173,7 +174,7 @@ def test_what_its_kubelet_refused_is_deleted_if_its_owner_makes_it_again_and_sta
     remove(planned, "swept")
 
 
-def test_a_budget_keeps_its_pods_another_goes_and_the_status_of_the_queues_says_so(planned: Planned) -> None:
+def test_budget_protects_its_pods_another_pod_is_evicted_and_the_queue_status_shows_it(planned: Planned) -> None:
     api, cluster = planned.api, planned.cluster
     for name, spec in (("own", {"deserved": 2}), ("default", {})):
         api.create(

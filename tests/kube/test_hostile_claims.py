@@ -1,8 +1,8 @@
 """Tests of hostile claims of a user with the role ``edit`` in one namespace: each is refused or explained.
 
-Admission, planner, kube-scheduler and the agent of a real node whose devices are asked for by claims. Pods of the user go
-through the planner, or past it: those of a DaemonSet in a namespace whose pods admission leaves alone. There the agent reads
-their claims first.
+Admission, planner, kube-scheduler and the agent of a real node are involved; the node offers its devices to claims.
+Pods of the user either are planned or bypass the planner. The latter belong to a DaemonSet in a namespace that is
+exempt from admission, so that the agent is the first component that reads their claims.
 """
 
 from __future__ import annotations
@@ -119,13 +119,13 @@ def asking(*exactly: Json, **more: Any) -> Json:
 
 
 def as_user(product: Product, path: str, text: str) -> str:
-    """Create an object as the service account: the text goes to the API server as it is."""
+    """Create an object as the hostile user; the text is sent to the API server unchanged."""
     account = f"--as=system:serviceaccount:{USER}:{USER}"
     return product.cluster.kubectl(account, "create", "--raw", path, "-f", "-", text=text)
 
 
 def refusal(product: Product, path: str, text: str) -> str:
-    """Return the error of the API server for an object of the user; "" if it was created."""
+    """Create an object as the hostile user; return the error of the API server, or "" if the object was created."""
     try:
         as_user(product, path, text)
     except RuntimeError as error:
@@ -151,7 +151,7 @@ def claiming(name: str, script: str = FOREVER, **source: str) -> Json:
 
 
 def daemon_set(name: str, **source: str) -> str:
-    """Return a DaemonSet whose pod uses one claim: it goes past the planner."""
+    """Return a DaemonSet whose pod uses one claim and bypasses the planner."""
     container = {"name": "main", "image": CUDA, "command": ["sh", "-c", f"{FILL}; {FOREVER}"]}
     spec = {
         "containers": [container | {"resources": {"claims": [{"name": "gpu"}]}}],
@@ -171,7 +171,11 @@ PODS = f"/api/v1/namespaces/{USER}/pods"
 
 
 def served(product: Product, name: str = "served", timeout_s: float = 30) -> float:
-    """Run a pod of the other namespace with a slice to its end; return the seconds that it took."""
+    """Run a pod with a slice in the victim's namespace to its end, to check that it is served.
+
+    Returns:
+        The seconds that it took.
+    """
     began = time.monotonic()
     product.create(VICTIM, claiming(name, FILL, resourceClaimTemplateName="slice"))
     product.wait(VICTIM, name, "Succeeded", timeout_s=timeout_s)
@@ -182,7 +186,7 @@ def served(product: Product, name: str = "served", timeout_s: float = 30) -> flo
 
 
 def messages_of(product: Product, name: str, namespace: str = USER) -> str:
-    """Return what a pod of the user is told by conditions and events."""
+    """Return the messages of a pod's conditions and events, one a line."""
     pod = product.pod(namespace, name)
     found = [c.get("message", "") for c in pod["status"].get("conditions", []) if c.get("reason") != "SchedulingGated"]
     events = product.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
@@ -202,7 +206,7 @@ def wait_told(product: Product, name: str, *texts: str, namespace: str = USER) -
 
 
 def given(product: Product, namespace: str) -> dict[str, list[str]]:
-    """Return the devices that are allocated to the claims of a namespace."""
+    """Return the names of the devices that are allocated to each claim of a namespace, by the name of the claim."""
     return {
         one["metadata"]["name"]: [r["device"] for r in one["status"]["allocation"]["devices"]["results"]]
         for one in product.api.get(claims(namespace))["items"]
@@ -225,7 +229,7 @@ def test_parameters_that_are_not_exactly_ours_are_refused_when_a_claim_is_create
 
 
 def test_parameters_that_reach_the_agent_are_refused_in_an_event_of_the_pod(product: Product) -> None:
-    """Admission does not read the parameters for NVIDIA's driver."""
+    """The parameters are for NVIDIA's driver, because admission does not check those."""
     kinds = {
         "deep": '{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","a":' + "[" * 1200 + "]" * 1200 + "}",
         "objects": '{"a":' * 1200 + "1" + "}" * 1200,
@@ -250,7 +254,10 @@ def named(product: Product, label: str) -> list[str]:
 
 
 def test_pods_that_nobody_plans_have_no_devices_by_claims(product: Product) -> None:
-    """kube-scheduler would allocate them past the limit of the queue; owner and annotation are the user's to write."""
+    """kube-scheduler would allocate devices for such pods without checking the limit of the queue.
+
+    A user can make a pod look like one that is never planned, by its owner or by an annotation.
+    """
     as_user(product, claims(USER), claim("mine", asking(sliced())))
     as_user(product, daemon_sets(USER), daemon_set("set", resourceClaimName="mine"))
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
@@ -278,7 +285,7 @@ def test_pods_that_nobody_plans_have_no_devices_by_claims(product: Product) -> N
 
 
 def test_claims_that_cannot_be_counted_are_refused_or_explained(product: Product) -> None:
-    """If the claim exists, admission may refuse the pod; if it is created later, the planner explains why the pod waits."""
+    """If the claim exists, admission may refuse the pod. If the claim is created later, the pod waits with a reason."""
     waiting = {}
     for kind, (exactly, why) in UNCOUNTED.items():
         for name, order in ((f"{kind}-first", (0, 1)), (f"{kind}-later", (1, 0))):
@@ -328,7 +335,10 @@ def test_admin_access_is_refused_outside_of_namespaces_for_administrators(produc
 
 
 def test_claim_status_is_not_the_users_to_write(product: Product) -> None:
-    """A claim whose allocation names the devices of others would be believed by the planner until the agent reads it."""
+    """Write an allocation with devices of other users into a claim.
+
+    The planner would believe such an allocation until the agent checks it.
+    """
     body = json.loads(claim("forged", asking(sliced())))
     device = {"request": "r0", "driver": "calabash.dev", "pool": product.gpu_node.node.name, "device": "gpu-0"}
     body["status"] = {"allocation": {"devices": {"results": [device]}}}
@@ -418,14 +428,17 @@ def test_pods_that_share_a_claim_have_its_limit_together(product: Product) -> No
 
 
 def asking_by_name(name: str, resource: str) -> Json:
-    """Return a pod whose container asks for one device by an extended resource name, for which kube-scheduler makes a claim."""
+    """Return a pod whose container asks for one device by an extended resource name.
+
+    kube-scheduler creates a claim for it.
+    """
     pod = user_pod(name, {}, FOREVER)
     pod["spec"]["containers"][0]["resources"] = {"limits": {resource: "1"}}
     return pod
 
 
 def test_devices_asked_for_by_the_name_of_a_device_class_keep_to_the_limit_of_the_queue(product: Product) -> None:
-    """kube-scheduler makes the claim itself. Without a plan such pods would have devices past the limit of their queue."""
+    """kube-scheduler creates the claims of such pods itself. Without a plan, the limit of the queue would not apply."""
     resource = f"deviceclass.resource.kubernetes.io/{WHOLE}"
     queue = {"apiVersion": "calabash.dev/v1alpha1", "kind": "Queue", "metadata": {"name": USER}, "spec": {"limit": 1}}
     product.cluster.kubectl("apply", "-f", "-", text=json.dumps(queue))

@@ -1,6 +1,6 @@
-"""Tests of hostile objects of a user with the role ``edit`` in one namespace: the planner serves all other users.
+"""Tests of hostile objects of a user with the role ``edit`` in one namespace: the planner still serves all other users.
 
-The real API server, with a service account of the namespace ``mallory``, and the real planner with its kube-scheduler.
+API server, planner and kube-scheduler are real. The user is a service account of the namespace ``mallory``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
 
 @pytest.fixture(autouse=True)
 def no_pods(planned: Planned) -> Iterator[None]:
-    """Begin and end without pods."""
+    """Delete all pods after each test."""
     yield
     for namespace in (USER, VICTIM):
         planned.clear(namespace)
@@ -64,7 +64,7 @@ PATHS = {
 
 
 def as_user(planned: Planned, kind: str, text: str) -> None:
-    """Create an object as the service account: the text goes to the API server as it is."""
+    """Create an object as the hostile user; the text is sent to the API server unchanged."""
     user = f"--as=system:serviceaccount:{USER}:{USER}"
     planned.cluster.kubectl(user, "create", "--raw", PATHS[kind], "-f", "-", text=text)
 
@@ -78,7 +78,7 @@ def claim(name: str, parameters: str) -> str:
 
 
 def ask(planned: Planned, path: str) -> tuple[int, str]:
-    """The status and body of the planner's answer."""
+    """Return the status and the body of the planner's answer to a GET request; (0, "") if it does not answer."""
     try:
         with planned.cluster.namespaces.connect(STATUS_PORT) as line:
             line.settimeout(10)
@@ -93,7 +93,10 @@ def ask(planned: Planned, path: str) -> tuple[int, str]:
 
 
 def scheduled(pod: Json) -> Json:
-    """The condition that says why a pod waits. The API server itself writes SchedulingGated at first."""
+    """Return the condition that says why a pod waits.
+
+    Its reason is ``SchedulingGated``, which the API server writes, until the planner has written another.
+    """
     gated = {"type": "PodScheduled", "reason": "SchedulingGated", "message": ""}
     found: list[Json] = pod.get("status", {}).get("conditions", [])
     return next((one for one in found if one["type"] == "PodScheduled"), gated)
@@ -114,7 +117,7 @@ def restart_planner(planned: Planned) -> None:
 
 
 def test_claims_that_no_decoder_reads_stop_nothing(planned: Planned) -> None:
-    """Neither the planner that runs, nor the one that starts after it."""
+    """The running planner must continue, and a planner that starts while the claims exist must start."""
     for name, parameters in CLAIM_PARAMETERS.items():
         as_user(planned, "ResourceClaim", claim(name, parameters))
     planned.create(VICTIM, [planned_pod("before-restart", SHARE)])
@@ -126,7 +129,7 @@ def test_claims_that_no_decoder_reads_stop_nothing(planned: Planned) -> None:
 
 
 def test_budget_and_pods_of_hostile_values_stop_nothing(planned: Planned) -> None:
-    """Values that the API server accepts and a program may stumble over."""
+    """The values are accepted by the API server but extreme: huge quantities, and thousands of labels and selectors."""
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -156,7 +159,7 @@ def test_budget_and_pods_of_hostile_values_stop_nothing(planned: Planned) -> Non
 
 
 def test_annotations_of_pods_cost_the_planner_no_memory(planned: Planned) -> None:
-    """60 pods of 261 KB: 15 MiB as text, of which the planner holds next to nothing."""
+    """60 pods with 261 KB of annotations each have 15 MiB of text, of which the planner keeps almost nothing."""
     planned.create(
         USER, [planned_pod(f"small-{number}", SHARE, schedulingGates=[{"name": "a.b/c"}]) for number in range(60)]
     )
@@ -174,7 +177,7 @@ def test_annotations_of_pods_cost_the_planner_no_memory(planned: Planned) -> Non
 
 
 def test_conditions_and_events_name_nothing_of_other_namespaces(planned: Planned) -> None:
-    """Pods, owners and budgets of the victim's namespace have a marker in their names."""
+    """Pods and disruption budgets of the victim's namespace have a marker in their names that no other user may see."""
     marker = "marker"
     planned.create(VICTIM, [planned_pod(f"{marker}-{number}", WHOLE) for number in range(8)])
     planned.wait_bound(VICTIM, 8)

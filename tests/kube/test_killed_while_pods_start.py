@@ -41,7 +41,7 @@ def pods(product: Product) -> list[Json]:
 
 
 def test_all_pods_run_though_admission_and_planner_are_killed_while_they_start(product: Product) -> None:
-    """A ReplicaSet makes the pods, so that one whose creation failed without admission is made later."""
+    """A ReplicaSet creates the pods. It retries a creation that fails while no admission server runs."""
     container = {"name": "main", "image": CUDA, "resources": {"limits": SHARE}}
     container["command"] = ["sh", "-c", f"{FILL}; exec sleep 1000"]
     spec = {"containers": [container], "terminationGracePeriodSeconds": 0}

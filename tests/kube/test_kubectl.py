@@ -32,7 +32,7 @@ ACCOUNTS = {"viewer": "view", "drainer": "calabash-drain"}
 
 @pytest.fixture
 def there(control_plane: Cluster) -> Iterator[Cluster]:
-    """A node with a device, the chart's roles, and an account for each; removed afterwards."""
+    """A cluster with a node with one device, the chart's roles, and a service account for each role."""
     need_helm()
     api = control_plane.api
     install(load_client(control_plane.kubeconfig))
@@ -81,9 +81,7 @@ def report_status(cluster: Cluster, *slices: dict[str, Any]) -> None:
     cluster.api.patch(f"{GPU_NODES}/{NODE}/status", {"status": {"devices": [{**card, "slices": list(slices)}]}})
 
 
-def test_a_node_is_emptied_by_who_may_as_the_budget_allows_and_seen_by_who_views(
-    there: Cluster, tmp_path: Path
-) -> None:
+def test_node_is_drained_as_role_and_budget_allow_and_shown_to_a_viewer(there: Cluster, tmp_path: Path) -> None:
     api = there.api
     pods = f"/api/v1/namespaces/{TEAM}/pods"
     body = planned_pod("holds", GpuRequest(memory_mib=8192, core_percent=30), nodeName=NODE)

@@ -1,7 +1,7 @@
 """Tests of every sharing mode in pods, on one real node with cards of several models.
 
-A container has what its pod's annotations request, a card changes its mode only when it is idle, and everything allocated is
-released.
+A container has what the annotations of its pod request, a card changes its sharing mode only when it is idle, and
+everything that was allocated is released.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
 @pytest.fixture(autouse=True)
 def everything_comes_back(product: Product) -> Iterator[None]:
-    """Check after each test that no slice is allocated, and every card is idle without a mode."""
+    """Delete all pods after each test, and check that no slice is allocated and every card is idle."""
     yield
     for pod in product.api.get(f"/api/v1/namespaces/{TEAM}/pods")["items"]:
         product.api.delete(f"/api/v1/namespaces/{TEAM}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
@@ -73,7 +73,14 @@ def start(
     restart: str = "Never",
     **said: str,
 ) -> None:
-    """Create a pod with the annotations ``mode``, ``isolation``, ``models`` and ``spill``."""
+    """Create a pod with one container.
+
+    Args:
+        script: shell script of the container.
+        limits: resource limits of the container; None for one device.
+        restart: restart policy of the pod.
+        said: values of the annotations ``mode``, ``isolation``, ``models`` and ``spill``.
+    """
     names = {"mode": MODE, "isolation": ISOLATION, "models": MODELS, "spill": SPILL}
     made = user_pod(name, dict(limits or {GPUS: "1"}), script, restartPolicy=restart)
     made["metadata"]["annotations"] = {names[word]: value for word, value in said.items()}
@@ -81,7 +88,7 @@ def start(
 
 
 def said(product: Product, name: str, lines: int) -> list[str]:
-    """Wait until a pod has printed so many lines, and return them."""
+    """Wait until a pod has printed at least ``lines`` lines of one word each, and return all of them."""
 
     def printed() -> list[str]:
         found = product.log(TEAM, name).split()
@@ -96,7 +103,7 @@ def plan_of(product: Product, name: str) -> PodPlan:
 
 
 def wait_for_message(product: Product, name: str, *words: str) -> str:
-    """Wait until the message of the pod's condition contains these words."""
+    """Wait until the message of the pod's condition contains all these words, and return the message."""
 
     def told() -> str:
         message = str(product.condition(TEAM, name).get("message", ""))
@@ -110,7 +117,7 @@ def wait_for_message(product: Product, name: str, *words: str) -> str:
 
 
 def slices(product: Product) -> dict[str, Json]:
-    """Return the slices that the GpuNode reports for each pod."""
+    """Return the slice that the GpuNode reports for each pod, with its device, by the name of the pod."""
     devices = product.gpu_node.status()["devices"]
     return {
         part["pod"].partition("/")[2]: {**part, "device": d["uuid"]} for d in devices for part in d.get("slices", [])
@@ -118,7 +125,7 @@ def slices(product: Product) -> dict[str, Json]:
 
 
 def wait_for_slices(product: Product, count: int) -> dict[str, Json]:
-    """Wait until the GpuNode reports slices of so many pods, and return them."""
+    """Wait until the GpuNode reports slices of ``count`` pods, and return the slices."""
     product.cluster.wait_for(lambda: len(slices(product)) == count, f"the node to tell of {count} pods")
     return slices(product)
 
@@ -158,7 +165,7 @@ def test_all_modes_stand_side_by_side_and_every_pod_has_what_its_words_say(produ
     assert modes(product) == {part["device"]: part["mode"] for part in held.values()}
 
 
-def test_a_card_changes_its_mode_when_the_last_one_leaves_and_not_before(product: Product) -> None:
+def test_card_changes_its_mode_only_when_its_last_slice_is_released(product: Product) -> None:
     for name in ("turn0", "turn1"):
         start(product, name, SEES, models=T4, mode="timeslice")
     for name in ("turn0", "turn1"):
@@ -206,7 +213,7 @@ def test_memory_beyond_the_card_is_had_where_the_node_gives_it_and_waited_for_wh
     wait_for_message(product, "large", "allows 4GiB of spilled memory, asked 5GiB")
 
 
-def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_the_agent_dies_meanwhile(
+def test_mig_slice_outlives_its_agent_and_its_container_and_is_granted_though_the_agent_dies(
     product: Product,
 ) -> None:
     cluster = product.cluster
@@ -230,8 +237,8 @@ def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_
     assert said(product, "before", 2) == first
 
 
-def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_nothing_of_its_driver(product: Product) -> None:
-    """The form in which KubeVirt's launcher looks for a device of ``calabash.dev/gpus``: a variable and its group's file."""
+def test_card_for_a_virtual_machine_has_its_group_and_address_and_no_driver_files(product: Product) -> None:
+    """KubeVirt's launcher finds a device by an environment variable with its address and by its IOMMU group."""
     inspect = "env; ls -d /dev/vfio/*; ls -d /run/calabash/* /usr/lib64/lib*; cat /etc/ld.so.preload; echo end"
     start(product, "machine", f"{inspect}; exec sleep 1000", models=T4, mode="passthrough")
 
@@ -261,7 +268,7 @@ def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_nothing_
     assert (bound / "driver").resolve().name == "nvidia"
 
 
-def test_a_drained_card_takes_nothing_new_and_is_put_back_and_tested_by_order(product: Product) -> None:
+def test_drained_card_gets_no_new_pods_and_is_undrained_and_tested_by_order(product: Product) -> None:
     cluster, node = product.cluster, product.gpu_node.node.name
     client = load_client(cluster.kubeconfig)
     drain = DeviceDrain(client, node, "3", reason="a new fan", grace_s=0)
@@ -290,7 +297,7 @@ def test_a_drained_card_takes_nothing_new_and_is_put_back_and_tested_by_order(pr
     assert len(said(product, "later", 2)) == 2
 
 
-def test_a_pod_with_a_worker_is_placed_beside_software_slices_and_has_what_it_asked(product: Product) -> None:
+def test_pod_with_a_worker_is_placed_beside_software_slices_and_has_what_it_requests(product: Product) -> None:
     start(product, "sliced", FOREVER, {MEMORY: "4Gi", CORES: "30"}, models=T4)
     start(
         product, "worker", f"ls /run/calabash; {FOREVER}", {MEMORY: "2Gi", CORES: "50"}, models=T4, isolation="brokered"

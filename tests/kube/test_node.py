@@ -1,4 +1,4 @@
-"""Tests of the test cluster's real node: it runs containers, survives crashes of its components, and removes everything."""
+"""Tests of the test cluster's real node: it runs containers, survives crashes of its components, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def wait_for_phase(cluster: Cluster, name: str, *phases: str) -> str:
     return cluster.wait_for(phase, f"pod {name} {' or '.join(phases)}")
 
 
-def test_a_pod_runs_to_its_end_and_its_log_is_read(real_node: RealNode) -> None:
+def test_pod_runs_to_its_end_and_its_log_can_be_read(real_node: RealNode) -> None:
     cluster = real_node.cluster
     run(cluster, "greeting", "echo good day from $(hostname)")
     assert wait_for_phase(cluster, "greeting", "Succeeded", "Failed") == "Succeeded"
     assert cluster.kubectl("logs", "greeting") == "good day from greeting\n"
 
 
-def test_an_image_made_from_a_directory_runs(real_node: RealNode, tmp_path: Path) -> None:
+def test_image_made_from_a_directory_runs(real_node: RealNode, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "opt").mkdir(parents=True)
     (tree / "opt" / "said").write_text("from a layer of its own\n")
@@ -56,8 +56,8 @@ def test_an_image_made_from_a_directory_runs(real_node: RealNode, tmp_path: Path
     assert real_node.cluster.kubectl("logs", "made") == "from a layer of its own\n"
 
 
-def test_a_device_of_a_cdi_file_written_outside_is_injected(real_node: RealNode) -> None:
-    """The directories of CDI and of the kubelet's sockets are reached from the test process and from inside alike."""
+def test_device_of_a_cdi_file_written_outside_is_injected(real_node: RealNode) -> None:
+    """Both the test process and programs inside can reach the directories of CDI specs and of the kubelet's sockets."""
     edits = {"env": ["INJECTED=yes"]}
     device = {"cdiVersion": "0.5.0", "kind": "example.com/thing", "devices": [{"name": "one", "containerEdits": edits}]}
     directory = real_node.outside("/var/run/cdi")
@@ -91,7 +91,7 @@ def test_running_pods_survive_kubelet_and_containerd(real_node: RealNode) -> Non
 
 
 def test_programs_in_the_cluster_find_the_api_server_where_pods_look_for_it(real_node: RealNode) -> None:
-    """Use the address of the API server's Service, with a certificate for it, as a pod with a service account does."""
+    """A pod with a service account uses the address of the API server's Service and verifies its certificate."""
     cluster = real_node.cluster
     run(
         cluster,
@@ -122,7 +122,7 @@ def test_two_nodes_have_directories_of_their_own_and_pods_that_reach_each_other(
 
 
 @pytest.mark.slow
-def test_a_node_that_was_rebooted_starts_its_pods_again(real_node: RealNode) -> None:
+def test_rebooted_node_starts_its_pods_again(real_node: RealNode) -> None:
     cluster = real_node.cluster
     main = {"name": "main", "image": BUSYBOX, "command": ["sleep", "100000"]}
     spec = {"containers": [main], "nodeName": "node1", "terminationGracePeriodSeconds": 0}

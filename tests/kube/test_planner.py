@@ -37,7 +37,7 @@ def plan(pod: dict[str, object]) -> PodPlan:
 
 
 def check(planned: Planned, namespace: str) -> None:
-    """Every bound pod is where its plan says, and no device has more than it has."""
+    """Check that every bound pod is on the node of its plan, and that no device is allocated more than it has."""
     cores: dict[tuple[str, str], int] = {}
     for pod in planned.pods(namespace).values():
         node = pod["spec"].get("nodeName")
@@ -60,7 +60,7 @@ def test_pods_are_bound_where_they_were_planned(planned: Planned) -> None:
 
 
 def filler(name: str, node: str) -> Json:
-    """A pod that takes all processors of a node, past every scheduler."""
+    """Return a pod that takes all processors of a node; it names the node and so needs no scheduler."""
     container = {"name": "main", "image": "localhost/busybox:1", "resources": {"requests": {"cpu": "64"}}}
     return {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container]}}
 
@@ -70,7 +70,7 @@ def with_cpu(pod: Json) -> Json:
     return pod
 
 
-def test_a_pod_that_asks_for_no_devices_goes_anywhere(planned: Planned) -> None:
+def test_pod_without_devices_is_bound_to_any_node(planned: Planned) -> None:
     plain = filler("plain", "")
     plain["spec"] |= {"schedulerName": "calabash"}
     del plain["spec"]["nodeName"]
@@ -103,7 +103,7 @@ def remove(planned: Planned, *namespaces: str) -> None:
         planned.clear(namespace)
 
 
-def test_a_gang_is_bound_as_a_whole_though_the_planner_is_killed_while_it_releases_it(planned: Planned) -> None:
+def test_gang_is_bound_as_a_whole_though_the_planner_is_killed_while_it_releases_it(planned: Planned) -> None:
     cluster = planned.cluster
     gang = GpuRequest(gang="g", gang_size=64)
     planned.create("gang", [planned_pod(f"p{i:02}", gang) for i in range(63)])
@@ -162,7 +162,7 @@ def test_why_a_pod_waits_stands_in_its_condition_and_in_one_event(planned: Plann
     remove(planned, "why")
 
 
-def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it_last_though_the_planner_is_another(
+def test_restarted_planner_reclaims_from_the_borrowing_pods_that_were_bound_last(
     planned: Planned,
 ) -> None:
     planned.make_queue("prod", "shop", deserved=200)
@@ -187,14 +187,14 @@ def test_a_queue_takes_back_what_it_deserves_from_who_borrowed_it_last_though_th
 
 
 def within(nodes: list[str], pod: Json) -> Json:
-    """Confined to these, by what it demands itself."""
+    """Return the pod with a node affinity that allows only these nodes."""
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
     pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     return pod
 
 
-def test_a_pod_of_a_deployment_is_moved_so_that_a_large_one_finds_room(planned: Planned) -> None:
+def test_pod_of_a_deployment_is_moved_to_make_room_for_a_large_pod(planned: Planned) -> None:
     nodes = planned.nodes[20:22]
     check_moved(
         planned,
@@ -212,7 +212,7 @@ def on(node: str) -> Json:
 
 
 def refuses(planned: Planned, name: str, node: str) -> bool:
-    """Return True if the planner says that a new pod has no room on a node. The pod is deleted."""
+    """Create a pod for a node, wait for the planner's answer and delete the pod; return True if it was refused."""
 
     def answer() -> str:
         pod = planned.pods("probes")[name]
@@ -227,7 +227,7 @@ def refuses(planned: Planned, name: str, node: str) -> bool:
     return found != "planned"
 
 
-def test_a_pod_that_was_refused_is_tried_again_when_only_the_planner_knows_of_room(planned: Planned) -> None:
+def test_refused_pod_is_retried_when_only_the_planner_knows_of_free_devices(planned: Planned) -> None:
     cluster, api = planned.cluster, planned.api
     node = planned.nodes[7]
     path = f"/apis/calabash.dev/v1alpha1/gpunodes/{node}/status"

@@ -51,7 +51,7 @@ def lines(reached: tuple[Planned, Lines]) -> Lines:
 
 @pytest.fixture(autouse=True)
 def lines_of_a_test_end_with_it(lines: Lines) -> Iterator[None]:
-    """The planner keeps connections for as many calls as it ever makes at once."""
+    """Cut the planner's connections after each test, because it would keep as many as it ever needed at once."""
     yield
     lines.cut()
 
@@ -61,7 +61,7 @@ def pod(number: int) -> Json:
 
 
 def judge(planned: Planned, namespace: str, count: int) -> None:
-    """All are bound in the end, and never were two given the same."""
+    """Wait until all pods of a namespace are bound, check that no device is over-committed, and delete the pods."""
     found = wait_until_bound(planned, namespace, count)
     assert len(found) == count
     assert over_committed(found) == []
@@ -113,7 +113,7 @@ def test_hanging_planner_delays_no_foreign_pods_and_binds_its_own_when_it_contin
     judge(planned, "hangs", 26)
 
 
-def test_a_gang_is_bound_once_and_whole_though_its_leader_is_stopped_amid_it_and_wakes_up_when_another_leads(
+def test_gang_is_bound_once_and_whole_though_its_leader_is_stopped_and_continues_when_another_leads(
     planned: Planned,
 ) -> None:
     cluster = planned.cluster

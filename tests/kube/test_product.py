@@ -1,6 +1,7 @@
 """Tests of the installed product: the image of ``make image`` and the chart, on a real kubelet and containerd.
 
-Nothing runs beside the cluster. ``CALABASH_IMAGE`` names an archive to take instead of making one.
+All components run in the cluster, from the image. The environment variable ``CALABASH_IMAGE`` names an archive of the
+image to use; without it, the image is built.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def image_of_the_product(scratch: Path) -> Path:
-    """Return the archive of the image. Skips if packages cannot be fetched; fails if ``CALABASH_KUBE=required``, as in CI."""
+    """Return the archive of the product's image; build it if ``CALABASH_IMAGE`` names none.
+
+    If packages for it cannot be fetched, the test is skipped, or fails if ``CALABASH_KUBE=required``, as in CI.
+    """
     made = os.environ.get("CALABASH_IMAGE")
     if made:
         return Path(made)
@@ -94,14 +98,14 @@ def image_of_the_product(scratch: Path) -> Path:
 
 
 def scheduler_image(cluster: Cluster, scratch: Path) -> Image:
-    """The stock kube-scheduler."""
+    """Return an image with the unmodified kube-scheduler."""
     directory = scratch / "scheduler" / "usr" / "local" / "bin"
     directory.mkdir(parents=True)
     shutil.copy(cluster.programs / "kube", directory / "kube-scheduler")
     return Image(SCHEDULER, (layer_of(scratch / "scheduler"),), {"Env": ["PATH=/usr/local/bin"]})
 
 
-def test_a_tenants_pod_goes_all_the_way_and_has_its_slice_and_not_more(installed: Cluster) -> None:
+def test_pod_of_a_tenant_runs_with_its_slice_and_not_more(installed: Cluster) -> None:
     device = installed.wait_for(lambda: devices(installed), "the node to tell of its devices")[0]
     assert device["health"] == "healthy"
     installed.wait_for(lambda: tokens(installed) > 0, "the kubelet to offer what the agent has")
@@ -115,8 +119,8 @@ def test_a_tenants_pod_goes_all_the_way_and_has_its_slice_and_not_more(installed
     assert 824 <= int(said.split()[-1]) // MIB <= 1024
 
 
-def test_a_pod_with_a_worker_goes_on_when_its_nodes_agent_is_another(installed: Cluster) -> None:
-    """The worker is not the agent's container's: it is in the control group of the pod that it serves."""
+def test_pod_with_a_worker_continues_when_the_agent_of_its_node_is_replaced(installed: Cluster) -> None:
+    """The worker does not end with the agent's container, because it is in the control group of the served pod."""
     limits = {"calabash.dev/memory": "1Gi", "calabash.dev/cores": "30"}
     until_told = "load wait < /dev/null; while [ ! -e /tmp/go ]; do sleep 0.1; done; exec load fill 2"
     run(installed, "brokered", ["sh", "-c", until_told], limits, annotations={"calabash.dev/isolation": "brokered"})
@@ -143,8 +147,11 @@ def test_what_nobody_can_have_is_refused_when_the_pod_is_made(installed: Cluster
         run(installed, "nonsense", ["true"], {"calabash.dev/gpus": "1", "calabash.dev/cores": "300"})
 
 
-def test_a_tenants_pod_cannot_ask_the_planner_to_bind(installed: Cluster) -> None:
-    """The pod can reach the planner's pod, as nothing enforces NetworkPolicies here; the planner listens on loopback only."""
+def test_pod_of_a_tenant_cannot_connect_to_the_planner(installed: Cluster) -> None:
+    """The pod reaches the planner's pod, because nothing enforces NetworkPolicies in this cluster.
+
+    It cannot connect to the planner even so, because the planner listens on the loopback interface of its pod only.
+    """
     installed.wait_for(lambda: len(planners(installed)) == 2, "the addresses of both planners")
     asked = [(address, port) for address in planners(installed) for port in (10259, 7070)]
     script = f"import socket; print([socket.socket().connect_ex(a) for a in {asked}])"
@@ -158,7 +165,7 @@ def planners(cluster: Cluster) -> list[str]:
     return [address for address in found if address]
 
 
-def test_an_autoscaler_is_told_by_way_of_the_api_server_what_a_slice_uses(installed: Cluster) -> None:
+def test_api_server_serves_the_use_of_a_slice_as_an_external_metric(installed: Cluster) -> None:
     path = "/apis/external.metrics.k8s.io/v1beta1"
     assert "calabash_slice_memory_percent" in [r["name"] for r in installed.api.get(path)["resources"]]
     limits = {"calabash.dev/gpus": "1", "calabash.dev/memory": "1Gi", "calabash.dev/cores": "30"}
@@ -214,13 +221,13 @@ def test_two_tenants_share_the_cluster_and_each_sees_its_own(installed: Cluster)
 
 
 def ready(cluster: Cluster) -> dict[str, str]:
-    """Return for each tenant whether its queues are ready."""
+    """Return the status of the condition ``Ready`` of each tenant, by name; "" if the tenant has no such condition."""
     tenants = cluster.api.get("/apis/calabash.dev/v1alpha1/tenants")["items"]
     conditions = {t["metadata"]["name"]: t.get("status", {}).get("conditions", []) for t in tenants}
     return {name: next((c["status"] for c in found if c["type"] == "Ready"), "") for name, found in conditions.items()}
 
 
-def test_the_console_of_the_cluster_answers_and_asks_who_comes(installed: Cluster) -> None:
+def test_console_of_the_cluster_answers_and_requires_a_login(installed: Cluster) -> None:
     operated = OperatedCluster(installed)
     status, text = operated.ask("/")
     assert status == 200
@@ -241,7 +248,7 @@ def run(
     namespace: str = "tenant",
     annotations: dict[str, str] | None = None,
 ) -> Json:
-    """Create a pod as a tenant writes it; return the pod that the API server stored."""
+    """Create a pod as a user of a tenant writes it; return the pod that the API server stored."""
     if not cluster.api.exists(f"/api/v1/namespaces/{namespace}"):
         cluster.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
@@ -290,7 +297,7 @@ def tokens(cluster: Cluster) -> int:
 
 
 def test_no_component_asks_for_what_it_may_not(installed: Cluster) -> None:
-    """Search the components' logs for denied requests; a component logs each one and continues."""
+    """Search the logs of the components for denied requests: a component logs a denied request and continues."""
     words = [
         "logs",
         f"--namespace={NAMESPACE}",
@@ -301,7 +308,7 @@ def test_no_component_asks_for_what_it_may_not(installed: Cluster) -> None:
     assert [line for line in installed.kubectl(*words).splitlines() if "forbidden" in line.lower()] == []
 
 
-def test_the_agent_has_taken_the_startup_taint_from_its_node(installed: Cluster) -> None:
+def test_agent_has_removed_the_startup_taint_from_its_node(installed: Cluster) -> None:
     (node,) = installed.api.get("/api/v1/nodes")["items"]
     assert STARTUP_TAINT not in [taint["key"] for taint in node["spec"].get("taints", [])]
 

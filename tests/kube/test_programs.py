@@ -1,4 +1,4 @@
-"""Tests of the cache of built programs: names of its directories, calls of Go, and concurrent builders."""
+"""Tests of the cache of built Kubernetes programs: names of its directories, calls of Go, and concurrent builders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ echo '{"linux": {"mountExtensions": {"idmap": {"enabled": true}}}}'
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with a stand-in for Go, with runc, and an empty cache; the file with Go's calls."""
+    """Set up an empty cache and, in ``PATH``, scripts in place of Go and runc; return the file with the calls of Go."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name, script in {"go": GO, "runc": RUNC}.items():
@@ -71,7 +71,7 @@ def test_what_is_there_is_not_built_again(machine: Path) -> None:
     assert (where / "kubelet").read_text() == "built\n"
 
 
-def test_an_interrupted_build_goes_on_where_it_stopped(machine: Path) -> None:
+def test_interrupted_build_continues_where_it_stopped(machine: Path) -> None:
     where = programs.build()
     (where / "ctr").unlink()
     programs.build()
@@ -80,7 +80,7 @@ def test_an_interrupted_build_goes_on_where_it_stopped(machine: Path) -> None:
     ] == ["ctr"]
 
 
-def test_a_build_that_fails_leaves_nothing_and_says_why(machine: Path, tmp_path: Path) -> None:
+def test_failed_build_leaves_nothing_and_reports_the_error(machine: Path, tmp_path: Path) -> None:
     script = tmp_path / "tools" / "go"
     script.write_text(GO.replace("sleep 0.05", "echo no such package >&2; exit 3"))
     with pytest.raises(programs.MissingError, match="ended with 3:\nno such package"):

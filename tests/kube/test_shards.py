@@ -28,7 +28,10 @@ SPACES = {"": "of-rest", "a": "of-a", "b": "of-b"}
 
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
-    """One planner for four nodes of each of two pools and four of none, and a queue with a namespace for each."""
+    """One planner for all nodes: four of pool a, four of pool b and four without a pool.
+
+    Each pool has a queue with a namespace, and another namespace has no queue of a pool.
+    """
     options = {"--identity": "alone"}
     with Planned(own_control_plane, 12, 4, prefix=PREFIX, planner=options) as found:
         for pool, space in SPACES.items():
@@ -49,7 +52,10 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
 
 @pytest.fixture(scope="module")
 def parts(planned: Planned) -> Iterator[dict[str, Replicas]]:
-    """Two planners of pool a and one of pool b, each pool with a kube-scheduler; none leads before the one for all ends."""
+    """Two planners of pool a and one of pool b, and a kube-scheduler for each pool.
+
+    None of these planners leads while the planner of all nodes runs.
+    """
     with ExitStack() as all_of_them:
         found: dict[str, Replicas] = {}
         for pool, front, names in (("a", 7080, ("a1", "a2")), ("b", 7090, ("b1",))):
@@ -62,17 +68,17 @@ def parts(planned: Planned) -> Iterator[dict[str, Replicas]]:
 
 
 def put(planned: Planned, node: str, pool: str | None) -> None:
-    """Move the node to that pool."""
+    """Move a node to a pool; None removes it from its pool."""
     planned.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {POOL: pool}}})
 
 
 def pods_of_pool(pool: str, request: GpuRequest = PART, name: str = "p") -> Callable[[int], Json]:
-    """Return a function that makes numbered pods of a pool, as admission leaves them."""
+    """Return a function that returns pods of a pool by their number, in the form that admission gives them."""
     return lambda number: planned_pod(f"{name}{number:04}", request, schedulerName=Shard(pool=pool).scheduler)
 
 
 def planned_by(planned: Planned) -> dict[str, str]:
-    """Return the lease of the planner of each node, "" if there is none."""
+    """Return the name of the lease of the planner that plans each node, by the node; "" if the node names none."""
     found = planned.api.get(GPU_NODES)["items"]
     return {one["metadata"]["name"]: one["metadata"].get("labels", {}).get(PLANNED_BY, "") for one in found}
 
@@ -112,7 +118,7 @@ def planner_of_the_rest(planned: Planned, nodes: str) -> None:
 
 @pytest.fixture(scope="module")
 def divided(planned: Planned, parts: dict[str, Replicas]) -> dict[str, Replicas]:
-    """The planner of all nodes ended in a stream of pods, and those of the pools lead."""
+    """The state after the planner of all nodes has ended while pods are created, and the planners of the pools lead."""
     with ExitStack() as streams:
         for pool, space in SPACES.items():
             streams.enter_context(Stream(planned, space, pods_of_pool(pool), per_s=3))
@@ -128,7 +134,7 @@ def divided(planned: Planned, parts: dict[str, Replicas]) -> dict[str, Replicas]
 
 
 def all_bound_where_they_belong(planned: Planned) -> None:
-    """Pods of the pools on nodes of these, and no device given twice."""
+    """Check that all pods are bound, in the pool of their queue, and that no device is over-committed."""
     for pool, space in SPACES.items():
         wait_until_bound(planned, space, len(planned.pods(space)))
         assert not pool or on_nodes_of(planned, pool, space)
@@ -136,11 +142,11 @@ def all_bound_where_they_belong(planned: Planned) -> None:
 
 
 @pytest.mark.usefixtures("divided")
-def test_a_cluster_is_divided_under_load_and_each_planner_binds_its_own_pods(planned: Planned) -> None:
+def test_cluster_is_divided_under_load_and_each_planner_binds_its_own_pods(planned: Planned) -> None:
     all_bound_where_they_belong(planned)
 
 
-def test_the_replica_takes_over_when_a_planner_is_killed_and_others_go_on(
+def test_replica_leads_after_a_planner_is_killed_and_other_planners_continue(
     planned: Planned, divided: dict[str, Replicas]
 ) -> None:
     first = divided["a"].wait_for_leader()

@@ -97,7 +97,7 @@ def test_connections_of_a_pod_keep_no_api_server_from_admission(cluster: Cluster
 
 
 def test_admission_that_is_killed_loses_no_pod_and_lets_none_in_unchanged(cluster: Cluster) -> None:
-    """The client repeats a creation that failed, as a controller does."""
+    """The client retries a creation that failed, as a controller does."""
     going = threading.Event()
 
     def create(number: int) -> None:

@@ -56,7 +56,7 @@ def _may_list(user: Api) -> bool:
 
 
 def full_pod(name: str) -> Json:
-    """A pod whose annotations leave no room for a plan."""
+    """Return a pod whose annotations are so large that the annotation with a plan cannot be added."""
     pod = planned_pod(name, SHARE)
     annotations = pod["metadata"]["annotations"]
     room = ANNOTATIONS_MAX - sum(len(key) + len(value) for key, value in annotations.items())
@@ -88,7 +88,7 @@ def test_pods_without_room_for_a_plan_delay_no_other_namespace(planned: Planned,
     planned.clear(QUIET)
 
 
-def test_a_pod_with_a_missing_volume_claim_gives_its_devices_back_and_is_bound_when_the_claim_comes(
+def test_pod_with_a_missing_volume_claim_releases_its_devices_and_is_bound_when_the_claim_exists(
     planned: Planned, mallory: Api
 ) -> None:
     path = f"/api/v1/namespaces/{HOSTILE}/pods"

@@ -1,7 +1,7 @@
 """Tests of attacks by a service account with the role ``edit`` in one namespace on the queues of other tenants.
 
-Whatever it creates there: its pods keep to the limit of its queue, it gives back what it borrowed, and tiny slices keep no
-other queue from whole devices.
+Whatever the account creates there, its pods keep to the limit of its queue, its queue gives back the devices that it
+borrowed, and its tiny slices do not prevent other queues from getting whole devices.
 """
 
 from __future__ import annotations
@@ -94,19 +94,19 @@ def daemon_set(name: str) -> dict[str, Any]:
 
 
 def pods(product: Product, namespace: str) -> dict[str, dict[str, Any]]:
-    """Return the pods by UID."""
+    """Return the pods of a namespace by UID."""
     found = product.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return {pod["metadata"]["uid"]: pod for pod in found}
 
 
 def unplanned_message(pod: dict[str, Any]) -> str:
-    """Return the message that says why the pod has no plan; "" if there is none."""
+    """Return the message of the condition that says why the pod has no plan; "" if there is no such condition."""
     conditions = pod["status"].get("conditions", ())
     return next((c["message"] for c in conditions if c["type"] == PLANNED and c["status"] == "False"), "")
 
 
 def assert_not_evicted(product: Product, namespace: str, waiting: set[str]) -> None:
-    """Assert for a while that none of these pods is evicted."""
+    """Assert for ``SETTLED_S`` seconds that none of these pods is evicted."""
     end_s = time.monotonic() + SETTLED_S
     while time.monotonic() < end_s:
         assert waiting <= pods(product, namespace).keys()
@@ -146,13 +146,17 @@ def test_pod_of_a_daemon_set_without_room_waits_on_its_node(product: Product) ->
 
 
 def pods_of_running(product: Product) -> str:
-    """The DaemonSet of a pod that runs."""
+    """Return the name of a DaemonSet whose pod runs."""
     running = next(p for p in pods(product, "open").values() if p["status"]["phase"] == "Running")
     return str(running["metadata"]["labels"]["app"])
 
 
 def test_borrower_gives_back_whatever_it_sets(product: Product) -> None:
-    """A budget that allows nobody to go, a priority of the system, a grace of thirty years and a deaf program."""
+    """The borrower must be evicted although it does everything to prevent that.
+
+    It has a disruption budget that allows no eviction, a system priority, a grace period of thirty years, and a program
+    that ignores SIGTERM.
+    """
     more = {"terminationGracePeriodSeconds": FOREVER_S, "priorityClassName": "system-node-critical"}
     pod = user_pod("borrower", {"calabash.dev/gpus": "2"}, STUBBORN, **more)
     pod["metadata"]["labels"] = {"app": "borrower"}

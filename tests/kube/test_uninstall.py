@@ -47,7 +47,7 @@ def names(cluster: Cluster, path: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def uninstalled(own_control_plane: Cluster) -> Cluster:
-    """A cluster whose components have left objects, after ``helm uninstall``; the rights of the hook's Job are there."""
+    """A cluster after ``helm uninstall``, with objects that components have left and the rights of the hook's Job."""
     need_helm()
     cluster = own_control_plane
     cluster.fake_nodes(1)

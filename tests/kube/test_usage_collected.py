@@ -1,4 +1,4 @@
-"""Tests that the usage of pods on two nodes is collected in one place, although programs are killed meanwhile."""
+"""Tests that the usage of pods on two nodes is collected in one database, also if an agent is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILES = Path("/var/lib/usage")
 
 @dataclass(slots=True)
 class Collected:
-    """Two nodes with cards, and the program that collects their usage."""
+    """Two nodes with cards, and the database in which their usage is collected."""
 
     nodes: tuple[GpuNode, GpuNode]
     store: Store
@@ -97,7 +97,7 @@ def account(cluster: Cluster) -> None:
 
 
 def token(cluster: Cluster, node: str, audience: str = AUDIENCE) -> str:
-    """Return a token bound to a node, as the kubelet gives it to the agent's pod."""
+    """Return a token of the agents' account that is bound to a node, like the kubelet's token for the agent's pod."""
     bound = {"kind": "Node", "apiVersion": "v1", "name": node}
     path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/calabash-agent/token"
     made = cluster.api.create(path, {"spec": {"audiences": [audience], "boundObjectRef": bound}})
@@ -105,7 +105,7 @@ def token(cluster: Cluster, node: str, audience: str = AUDIENCE) -> str:
 
 
 class SlotWatch:
-    """Thread that records when a slot exists on a node, seen from outside in the directory that the agent mounts."""
+    """Thread that polls a node for slots, to measure from outside for how long the slot of a pod exists."""
 
     def __init__(self, node: GpuNode) -> None:
         self._node = node
@@ -121,7 +121,7 @@ class SlotWatch:
             self.polls.append((begun, there, time.monotonic()))
 
     def end(self) -> tuple[float, float]:
-        """Return how many seconds the slot was there at least and at most."""
+        """Stop polling; return the least and the greatest number of seconds for which the slot can have existed."""
         self._stop.set()
         self._thread.join()
         first = next(i for i, (_, there, _) in enumerate(self.polls) if there)
@@ -130,7 +130,7 @@ class SlotWatch:
         return least_s, self.polls[last + 1][2] - self.polls[first - 1][0]
 
     def is_over(self) -> bool:
-        """Return True if the last look found no slot."""
+        """Return True if the last poll found no slot."""
         return bool(self.polls) and not self.polls[-1][1]
 
 
@@ -187,7 +187,7 @@ def no_slots(node: GpuNode) -> bool:
 
 
 def complete(collected: Collected, node: GpuNode, allocation: str) -> bool:
-    """Return True if all usage of the allocation is collected, and it has ended on the node."""
+    """Return True if the allocation has ended on the node and all of its usage is collected."""
     own = open_store(f"sqlite:///{node.node.outside('/var/lib/calabash/agent.db')}")
     try:
         ended = [one for one in own.allocations(ended=True) if one.id == allocation and one.ended_at]
@@ -196,7 +196,7 @@ def complete(collected: Collected, node: GpuNode, allocation: str) -> bool:
         own.close()
 
 
-def test_the_api_server_says_of_which_node_a_token_is_and_refuses_others(collected: Collected) -> None:
+def test_token_review_names_the_node_of_an_agent_and_other_tokens_are_refused(collected: Collected) -> None:
     cluster = collected.cluster
     identity = NodeIdentity(load_client(cluster.kubeconfig), f"system:serviceaccount:{SYSTEM}:calabash-agent")
     assert identity.node_of(f"Bearer {token(cluster, 'node2')}") == "node2"

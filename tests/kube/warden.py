@@ -1,9 +1,9 @@
 """Supervisor outside a cluster's namespaces: creates them, and cleans up after them however the test process ended.
 
-Started by ``namespaces.py`` with a pipe as standard input, whose end of file means that the test process has ended. Prints
-one line of JSON: the cluster's directory, and the port on this machine's loopback that leads to the same port inside. Ends
-after process 1 of the namespaces, which the kernel lets end only after every other process inside; then removes what outlives
-processes: control groups and the directory.
+``namespaces.py`` starts the warden with a pipe as standard input; end of file means that the test process has ended.
+The warden prints one line of JSON with the cluster's directory and the port on this machine's loopback interface that
+leads to the same port inside. It waits for the end of process 1 of the namespaces, which the kernel allows only after
+every other process inside has ended. Then it removes the control groups and the directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-
 
 
 def hierarchies() -> list[Path]:
-    """Return every mounted control group hierarchy: the one of version 2, or those of version 1 without symbolic links."""
+    """Return the mounted cgroup hierarchies: the single one of cgroup v2, or all of v1 without symbolic links."""
     if (GROUPS / "cgroup.controllers").exists():
         return [GROUPS]
     return sorted(path for path in GROUPS.glob("*") if path.is_dir() and not path.is_symlink())
@@ -52,7 +52,11 @@ def remove_groups(name: str, patience_s: float = 60.0) -> None:
 
 
 def take_lock(root: Path) -> IO[str]:
-    """Create and lock a lock file. It gets its name only when it is locked, because another warden may sweep at any time."""
+    """Create the lock file of a cluster's directory and lock it.
+
+    The file gets its name only after it is locked, because another warden may search for abandoned directories at any
+    time.
+    """
     lock = (root / "lock.new").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     (root / "lock.new").rename(root / "lock")
@@ -60,7 +64,7 @@ def take_lock(root: Path) -> IO[str]:
 
 
 def abandoned(root: Path) -> IO[str] | None:
-    """Return the lock of a directory whose warden has died without cleaning up; None otherwise."""
+    """Lock the directory of a warden that died without cleaning up; return None if the directory is not abandoned."""
     try:
         lock = (root / "lock").open("r+")
     except OSError:
@@ -74,7 +78,7 @@ def abandoned(root: Path) -> IO[str] | None:
 
 
 def sweep() -> None:
-    """Clean up after wardens that were killed."""
+    """Remove the control groups and directories of wardens that were killed."""
     for root in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
         lock = abandoned(root)
         if lock is not None:
