@@ -19,7 +19,7 @@ class RefusingKube:
     """A ``KubeClient`` that asks ``refuse`` before each write, and counts the writes by (verb, plural, namespace).
 
     Args:
-        retry_after_s: what the API server asks for with a refusal.
+        retry_after_s: time after which a refusal asks the client to retry; 0: a refusal names none.
     """
 
     def __init__(self, client: MemoryKube, refuse: Refuse, *, retry_after_s: float = 0.0) -> None:

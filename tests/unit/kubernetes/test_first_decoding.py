@@ -1,4 +1,4 @@
-"""Threads of the planner, of the node agent and of admission decode their first documents at the same time."""
+"""Threads of the planner, the node agent and admission can decode their first documents at the same time."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def server_keep() -> Keep:
 @pytest.mark.parametrize("keep", [PodPruner(), server_keep(), keep_node_pod], ids=["planner", "server", "agent"])
 @pytest.mark.parametrize("where", PLACES)
 def test_pod_of_261_kb_is_held_in_a_part_of_that(where: str, keep: Keep) -> None:
-    """Each of the three programs that hold pods, measured in bytes that stay allocated."""
+    """Planner, server and agent keep only a small part of a large pod, measured in bytes that stay allocated."""
     count = 12
     texts = [msgspec.json.encode(hostile(where, number)) for number in range(count)]
     assert min(map(len, texts)) > LARGE * 0.9

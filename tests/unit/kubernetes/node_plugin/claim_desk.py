@@ -87,7 +87,7 @@ class Edits:
 
 
 class Desk:
-    """The node; ``claims`` are the claims of the API server."""
+    """The claim desk and the preparer of a node; ``claims`` are the claims in the API server."""
 
     def __init__(self, home: Path, *cards: Device) -> None:
         self.home = home
@@ -156,7 +156,7 @@ class Desk:
 
 
 def pod_with(*containers: dict[str, list[dict[str, str]]], uid: str = POD_UID, **claims: str) -> Pod:
-    """Return a pod whose containers use claims; ``claims``: names of the objects, by the pod's names of them."""
+    """Return a pod whose containers use claims; ``claims``: names of claim objects by the names in the pod's spec."""
     value = {
         "metadata": {"name": "p0", "namespace": "ml", "uid": uid},
         "spec": {

@@ -50,7 +50,7 @@ def pod(
     at: str | None = None,
     plan: str | None = None,
 ) -> Pod:
-    """Return a pod with that plan; containers that are neither ``init`` nor ``sidecars`` are main ones."""
+    """Return a pod with a plan for these containers; those that are neither ``init`` nor ``sidecars`` are main ones."""
     early = [*init, *sidecars]
     text = write_plan(PodPlan(id="1", pod_uid=uid, node=node, containers=containers)) if containers else None
     text = text if plan is None else plan

@@ -1,7 +1,8 @@
-"""Process with a real agent that prepares a claim, gives it back, or finds it deleted, and is killed at a step.
+"""Process with a real agent that prepares a claim, unprepares it, or finds it deleted, and is killed at a step.
 
-Its arguments are ``HOME STATE WHAT STEP``. WHAT is ``prepare``, ``unprepare`` or ``gone``. STEP is ``before`` or ``after``
-and a write; with ``none`` the process is not killed, and prints its answer and the state that there is.
+Its arguments are ``HOME STATE WHAT STEP``. WHAT is ``prepare``, ``unprepare`` or ``gone``. STEP is ``before`` or
+``after`` and the name of a write, such as ``before grant``. With ``none`` the process is not killed, and prints the
+prepared devices and what is left on the node.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ END_S = 60.0
 
 
 class Steps:
-    """Kill this process at the chosen step."""
+    """The steps before and after each write; this process is killed at the step ``last``."""
 
     def __init__(self, last: str) -> None:
         self._last = last
@@ -96,7 +97,7 @@ def main(home: Path, state: Path, what: str, last: str) -> None:
 
 
 def watch(steps: Steps, agent: NodeAgent, desk: claims_resources.ClaimDesk) -> None:
-    """Make every write a step."""
+    """Wrap every write of the claim's preparation, so that the process can be killed before or after it."""
     notes, desks, store = cast("Any", desk.notes), cast("Any", claims_resources), agent._parts.store
     notes.ensure, notes.remove = steps.around("note", notes.ensure), steps.around("forget", notes.remove)
     desks.remove_spec = steps.around("remove", desks.remove_spec)

@@ -20,7 +20,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounts are root's to m
 
 
 class Node:
-    """The directories of a node after an agent was there."""
+    """The directories of a node, as an agent leaves them."""
 
     def __init__(self, root: Path) -> None:
         self.home, self.specs, self.kubelet = root / "home", root / "cdi", root / "kubelet"

@@ -37,7 +37,7 @@ class ClaimCluster(Cluster):
     A pod's claims are allocated when kube-scheduler has found its node, and freed with their last pod.
 
     Args:
-        allocation_apis: of nodes, by name; ``tokens`` by default.
+        allocation_apis: allocation API (``tokens`` or ``claims``) by node name; ``tokens`` by default.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ClaimCluster(Cluster):
         return core
 
     def take_over(self) -> None:
-        """Let another planner take over, with all objects known before it starts."""
+        """Let another planner take over, which gets all objects before its first decision."""
         self.todo.clear()
         core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0, options=self.options)
         for node, gpus in self.nodes.values():
@@ -120,12 +120,12 @@ class ClaimCluster(Cluster):
         return name
 
     def allocate_by_hand(self, name: str, node: str) -> None:
-        """Allocate a claim as another scheduler does."""
+        """Allocate a claim without the simulated scheduler, as any other scheduler could."""
         claim = self.claims[name]
         self.update_claim(replace(claim, node=node, held=self.could_allocate(claim, node)))
 
     def set_alien(self, name: str, claim: str, node: str) -> None:
-        """Create an ungated pod of another scheduler."""
+        """Create a pod with a claim that another scheduler has bound to the node."""
         self.reserved.setdefault(claim, set()).add(name)
         self.now_s += 0.001
         self.set(
@@ -292,7 +292,7 @@ class ClaimCluster(Cluster):
     # ---- what must always hold ------------------------------------------------------------------------------------
 
     def check_allocation_apis(self) -> None:
-        """Check that no device is held by both allocation APIs, nor beyond its sharing mode."""
+        """Check that no device is held by both allocation APIs, in two sharing modes, or beyond its capacity."""
         for node, (_, told) in self.nodes.items():
             for found in told.devices:
                 held = self.held_on(node, found.device.uuid)
@@ -313,9 +313,9 @@ class ClaimCluster(Cluster):
         return {claim.name for uid in asked if uid in self.pods for claim in self.used_by(uid)}
 
     def check_store(self) -> None:
-        """Check that the next decision counts for a device what the claims have, and what is planned beside them.
+        """Check that the planner's store shows no more as free on a device than the API server's allocations leave.
 
-        Evicted pods hold nothing in the store.
+        Claims of evicted pods that still run do not count as allocations here.
         """
         store = self.core.store
         store.scheduler.unmanaged_memory.catch_up()

@@ -159,7 +159,7 @@ def test_held_bindings_of_a_gang_are_written_when_the_kubelet_offers_devices_aga
 
 
 def known_unready(service: PlannerService) -> set[str]:
-    """Nodes whose kubelets offer no device IDs, as the planner knows."""
+    """Return the nodes of which the planner knows that their kubelets offer no device IDs."""
     with service._lock:
         return set(service._core.store.unready) if service._core is not None else set()
 

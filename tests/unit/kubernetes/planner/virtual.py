@@ -102,7 +102,7 @@ class Cluster:
     # ---- the world ------------------------------------------------------------------------------------------------
 
     def restarted(self) -> Core:
-        """Let another planner take over; actions that the one before has not carried out are lost."""
+        """Let another planner take over; actions that its predecessor has not carried out are lost."""
         self.todo.clear()
         self.core = core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0, options=self.options)
         for node, gpus in self.nodes.values():
@@ -195,7 +195,7 @@ class Cluster:
                 self.reports.append(action)
 
     def settle(self, rounds: int = 20) -> None:
-        """Decide, carry out, let kube-scheduler try, and let evicted pods end, some rounds long."""
+        """Decide, carry out the actions, let kube-scheduler try, and let evicted pods end; all for some rounds."""
         for _ in range(rounds):
             self.decide()
             while self.todo:
@@ -218,7 +218,7 @@ class Cluster:
         return all(parse_expression(one).holds(self.nodes[node][0].labels) for one in pod.constraints.selector)
 
     def try_one(self, uid: str, feasible: Iterable[str] | None = None) -> str | None:
-        """Make one attempt of kube-scheduler: filter the nominated node alone, then all with room; then bind."""
+        """Make one attempt of kube-scheduler: filter the nominated node, else all with room, and bind the pod."""
         pod = self.pods[uid]
         offered_to = self.nodes if feasible is None else feasible
         rooms = [n for n in offered_to if n not in self.full and self.accepts(pod, n)]
@@ -294,9 +294,10 @@ class Cluster:
                     assert selector_misfit(found.device, request.selector) is None, (uid, node)
 
     def check_nobody_is_forgotten(self, begin_anew: Callable[[], object]) -> None:
-        """Check that finally no pod waits for which a new planner finds room without evictions.
+        """Check that a new planner, which begins with ``begin_anew``, places no waiting pod without evictions.
 
-        Skipped while devices are reserved, because the result then depends on time.
+        Such a pod would have been forgotten by the old planner. The check is skipped while devices are reserved,
+        because the result then depends on time.
         """
         self.full, self.protected = set(), set()
         self._settle_for_long()

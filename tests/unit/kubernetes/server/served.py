@@ -101,7 +101,7 @@ class ServedCluster:
 
     @property
     def admin(self) -> PoolClient:
-        """Return a client with the identity of a program in the server's pod."""
+        """Return a client of the server's socket that acts as a program in the server's pod, with all rights."""
         return PoolClient(self.home)
 
     def ask(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -138,7 +138,7 @@ class ServedCluster:
         self.kube.patch(GPU_NODE, node, body={"status": {"devices": found}}, subresource="status")
 
     def pod(self, name: str, namespace: str, *, node: str = "", waits: str = "") -> Pod:
-        """Create a pod that requests a slice, as admission and planner leave it; ``waits``: the reason why it has no node."""
+        """Create a pod that requests a slice, as admission and planner leave it; ``waits``: why it has no node."""
         request = write_request(asked(GpuRequest(memory_mib=8192, core_percent=25, tenant=namespace)))
         spec: dict[str, Any] = {"schedulerName": "calabash", "containers": [{"name": "main"}]}
         if node:

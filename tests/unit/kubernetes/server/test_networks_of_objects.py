@@ -1,4 +1,4 @@
-"""Tests of network objects: they are stored, get a condition, and are removed when they are deleted."""
+"""Tests of Kubernetes network objects: the server stores them, sets their condition, and removes deleted ones."""
 
 from __future__ import annotations
 

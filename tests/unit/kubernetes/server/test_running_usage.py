@@ -65,7 +65,7 @@ class Cluster:
         return [(r.from_s - begin_s, r.to_s - begin_s, r.allocated_gpu_s) for r in self.usage.records()[0]]
 
     def sent(self, until_s: float) -> None:
-        """Report that the store has a record of the node up to that time."""
+        """Tell the server that a usage record of the node, up to that time, has been stored."""
         begin_s = self.clock.now_s() - self.clock.monotonic_ns() / 1e9
         (record,) = Cluster(self.clock).any_record()
         self.usage.taken([replace(record, to_s=begin_s + until_s)])

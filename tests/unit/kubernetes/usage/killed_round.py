@@ -1,6 +1,7 @@
-"""``python -m tests.unit.kubernetes.usage.killed_round HOME STEP``: a node meters and sends, and is killed at that step.
+"""``python -m tests.unit.kubernetes.usage.killed_round HOME STEP``: a node sends usage, and is killed at STEP.
 
-The node's and the server's databases are below HOME and stay. Without STEP it goes on from what is there until all is sent.
+The databases of the node and the server are kept below HOME. Without STEP the process continues from what they contain,
+until all usage is sent.
 """
 
 from __future__ import annotations

@@ -58,13 +58,13 @@ class ReviewingKube(MemoryKube):
 
 
 def reviewed(*nodes: str, user: str = AGENT, audience: str = AUDIENCE) -> TokenReviewStatus:
-    """Return the review of a token of that account that is bound to a pod on those nodes."""
+    """Return the API server's review of a service account token that is bound to a pod on those nodes."""
     found = TokenReviewUser(username=user, extra={NODE_CLAIM: nodes} if nodes else {})
     return TokenReviewStatus(authenticated=True, user=found, audiences=(audience,))
 
 
 def cluster(*pods: tuple[str, str]) -> ReviewingKube:
-    """Return a cluster with pods ``pI`` in namespace ``team`` on the nodes that are named, in the queue of vision's project."""
+    """Return a cluster with pods (name, node) in namespace ``team``, whose queue is below the queue ``vision``."""
     kube = ReviewingKube()
     kube.create(QUEUE, {"metadata": {"name": "vision"}, "spec": {}})
     kube.create(QUEUE, {"metadata": {"name": "vision-train"}, "spec": {"parent": "vision"}})
@@ -112,7 +112,7 @@ class CutError(CalabashError):
 
 
 class NodeSide:
-    """A node whose database has the metered usage in whole hundredths of a second."""
+    """A node that stores metered usage in a real database, and sends it to the server."""
 
     def __init__(self, name: str, home: Path, server: ServerSide, *, entries: int = 3) -> None:
         self.name, self.home, self.server, self._entries = name, home, server, entries
@@ -147,7 +147,7 @@ class NodeSide:
         return record
 
     def meter(self, record: AllocationRecord, length_s: float, *, last: bool = False) -> UsageRecord:
-        """Store the next usage interval of an allocation; with ``last``, in the transaction that releases the allocation."""
+        """Store the next usage interval of an allocation; with ``last``, in the transaction that releases it."""
         so_far = self.store.usage_sums.so_far(record)
         since_s = self.until_s[record.id]
         number = so_far.next_sequence if so_far else 0

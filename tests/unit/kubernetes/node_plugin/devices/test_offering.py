@@ -1,4 +1,4 @@
-"""Tests of reported device IDs: their health is that of their device, their number that which healthy devices bear."""
+"""Tests of reported device IDs: they are as healthy as their device, and as many as the healthy devices can serve."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_the_kubelet_is_told_of_tokens_when_they_have_changed_and_not_otherwise(
 def test_schedulers_find_as_much_room_as_the_healthy_cards_have(
     health: list[Health], taken: list[tuple[int, int]]
 ) -> None:
-    """Schedulers subtract every pod of the node from the healthy tokens, those on unhealthy cards as well."""
+    """Schedulers subtract every pod of the node, even one on an unhealthy card, from the healthy device IDs."""
     devices = cards(*health)
     names = token_ids(len(devices))
     held = [

@@ -51,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Writer:
-    """An executor on an API server that refuses what concerns the hostile namespace."""
+    """An executor on an API server that refuses all requests for the namespace ``hostile``."""
 
     def __init__(self) -> None:
         memory = MemoryKube()

@@ -33,7 +33,7 @@ PLAN = PodPlan(
 
 
 class Outcomes:
-    """Wants everything, and notes what it is told."""
+    """The planner's side of the executor: still wants every action by default, and records the outcomes it is told."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -59,7 +59,7 @@ class Outcomes:
 
 
 class Failing(ApiWrites):
-    """Refuses in this way until it is told otherwise."""
+    """Writes to the API server that all fail with ``error`` until the test sets it to None."""
 
     def __init__(self, error: CalabashError | None) -> None:
         super().__init__(MemoryKube())

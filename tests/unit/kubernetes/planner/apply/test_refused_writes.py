@@ -24,7 +24,7 @@ HOSTILE, QUIET = "hostile", "quiet"
 
 
 class Refused:
-    """A planner on an API server that refuses what ``refuse`` says of the hostile namespace."""
+    """A planner on an API server that answers the verbs ``writes`` for pods in ``hostile`` with ``status``."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -160,7 +160,7 @@ def test_a_member_whose_plan_is_refused_takes_the_plans_of_its_gang(refused: Ref
 
 
 def test_an_eviction_that_the_api_server_cannot_make_is_given_up(refused: Refused) -> None:
-    """Two disruption budgets that select one pod: the API server answers its eviction with 500 for ever."""
+    """Two disruption budgets select one pod: the API server answers each eviction of it with 500."""
     refused.status, refused.writes = 500, ("evict",)
     service = refused.start()
     victim = refused.world.pod("victim", GpuRequest(count=2), namespace=HOSTILE)

@@ -24,19 +24,19 @@ DAEMON: dict[str, Any] = {"gated": False, "recreated_on_same_node": True, "is_re
 
 
 class Tenants(Affinity):
-    """A cluster on which owners make their pods again: a DaemonSet on the same node, others anywhere."""
+    """A cluster on which controllers recreate evicted pods: a DaemonSet on the same node, others anywhere."""
 
     def __init__(self, nodes: dict[str, int], queues: list[QueueFacts], **more: Any) -> None:
         self.recreated: Counter[str] = Counter()
         super().__init__(nodes, queues, **more)
 
     def daemon(self, node: str, request: GpuRequest = WHOLE, *, by: str = "affinity", **more: Any) -> str:
-        """A pod of a DaemonSet: bound by another scheduler, which its affinity has confined to its node."""
+        """Create a DaemonSet's pod that another scheduler has bound to the only node its affinity allows."""
         confined = (node,) if by == "affinity" else ()
         return self.create(request, node=node, candidate_nodes=confined, **{**DAEMON, **more})
 
     def make_again(self) -> None:
-        """Controllers make new pods for those that were evicted."""
+        """Let controllers create new pods in place of the evicted ones."""
         for uid in [p.uid for p in self.pods.values() if p.leaving]:
             pod = self.pods[uid]
             self.end(uid)
@@ -65,7 +65,7 @@ class Tenants(Affinity):
             self.make_again()
 
     def held(self, namespace: str) -> int:
-        """Whole devices that plans give to the pods of a namespace."""
+        """Return the number of device slices in the plans of the pods of a namespace."""
         plans = [p.plan for p in self.pods.values() if p.namespace == namespace and p.plan is not None]
         return sum(len(c.slices) for plan in plans for c in plan.containers)
 
@@ -113,7 +113,7 @@ def test_pod_of_a_daemon_set_that_kube_scheduler_refuses_is_not_evicted() -> Non
 
 
 def test_pods_of_one_controller_without_devices_are_evicted_at_growing_intervals() -> None:
-    """The owner is one whose pods are confined and bound past the planner each time."""
+    """The controller's pods are confined to a node each time, and bound there by another scheduler."""
     cluster = Affinity({"a": 1}, [])
     cluster.create(WHOLE, gated=False, node="a")
     cluster.settle()
@@ -195,7 +195,7 @@ def replace_spec(pod: Pod, limits: dict[str, str]) -> Pod:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_queue_limit_holds_for_every_way_of_binding(seed: int) -> None:  # noqa: PLR0912  one case per way
-    """Pods come by every way, limits are raised and lowered, planners restart: nothing new starts above a limit."""
+    """Pods are bound by either scheduler, limits change, and planners restart: no new pod starts above a limit."""
     rng = Random(seed)
     limits = {"one": 1.0, "two": 2.0}
     queues = [QueueFacts(name=name, limit=limit) for name, limit in limits.items()]

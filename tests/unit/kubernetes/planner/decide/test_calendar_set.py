@@ -1,4 +1,4 @@
-"""The calendar of the planner's host is set forward or back: what waits for a time does not wait longer for that."""
+"""Deferrals end in time, even if the system clock of the planner's host is set forward or back."""
 
 from __future__ import annotations
 

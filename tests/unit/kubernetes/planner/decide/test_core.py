@@ -786,9 +786,9 @@ REQUESTS = st.sampled_from(
 
 
 class Life(RuleBasedStateMachine):
-    """Random histories: pods, nodes, failures, repeated events, other planners.
+    """Random histories of pods, nodes, failures, repeated events and planner takeovers.
 
-    No device is ever promised twice, and nobody gets what it did not ask for.
+    No device is ever promised twice, and no pod gets a device that its request or constraints exclude.
     """
 
     def __init__(self) -> None:
@@ -869,7 +869,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(lost=st.sampled_from([*"abc", "", "", ""]))
     def another_planner(self, lost: str) -> None:
-        """Let another planner take over; one of the nodes may be gone."""
+        """Let another planner take over; then the node ``lost`` is deleted, if it exists."""
         self.cluster.restarted()
         if lost in self.cluster.nodes:
             self.cluster.lose_node(lost)

@@ -1,4 +1,4 @@
-"""The service while planners stop, hang and continue, and answers of the API server are lost: no device is given twice."""
+"""No device is given twice while planners stop, hang and continue, and answers of the API server are lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calabash_testing.api_server.client import MemoryKube
 
 
 class LateKube:
-    """Another way to the same API server, on which watches of pods tell nothing until they are let."""
+    """A second client of the API server, whose watches of pods deliver nothing until the event ``delivers`` is set."""
 
     def __init__(self, client: MemoryKube) -> None:
         self._client = client

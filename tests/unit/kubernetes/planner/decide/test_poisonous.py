@@ -20,7 +20,7 @@ HALF = GpuRequest(memory_mib=1024, core_percent=10)
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decisions fail as long as the core knows a pod whose name begins with ``poison``."""
+    """Make decisions fail as long as the core knows an unbound pod whose name begins with ``poison``."""
     monkeypatch.setattr("calabash.kubernetes.planner.term.REST_S", 0.0)
     monkeypatch.setattr("calabash.kubernetes.skipped_objects.EVERY_S", 0.0)
     decide = Core.decide
@@ -95,7 +95,7 @@ READERS = ["pod_facts", "node_facts", "gpu_node_facts"]
 def test_object_that_cannot_be_turned_into_facts_is_left_out_when_a_term_begins(
     world: World, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
-    """The loop that tells a new core everything goes on after each object."""
+    """A new core is given all objects when a term begins; one that raises does not stop the others."""
     world.node("a")
     world.node("poison")
     world.pod("poison-pod", HALF)

@@ -30,7 +30,7 @@ def asked_to_leave(cluster: Cluster) -> list[EvictPod]:
 
 
 def begin(cluster: Cluster) -> tuple[str, str]:
-    """A pod comes that finds no room unless one is moved; its name, and that of the one that is to leave."""
+    """Create a pod that has no room unless another is moved; return the UIDs of both, the new one first."""
     large = cluster.create(PAIR)
     cluster.decide()
     (eviction,) = asked_to_leave(cluster)
@@ -400,7 +400,7 @@ def test_planner_crash_during_a_move_loses_and_duplicates_no_pod(when: str) -> N
 
 
 class Moving(RuleBasedStateMachine):
-    """No device is given twice and no reservation stays forever, whatever happens in whatever order."""
+    """Random events in random order: no device is given twice, and no reservation stays forever."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -426,7 +426,7 @@ class Moving(RuleBasedStateMachine):
 
     @rule(large=st.booleans())
     def split_again(self, large: bool) -> None:
-        """One device of each node is in use, as at the beginning."""
+        """Return to the initial state, with one device of each node in use; then create a large pod if asked to."""
         cluster, web = self.cluster, self.owners[0]
         for name in "ab":
             if name not in cluster.nodes:

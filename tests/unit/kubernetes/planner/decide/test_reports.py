@@ -28,7 +28,7 @@ def reports(cluster: Cluster, uid: str) -> list[Report]:
 
 
 def pass_s(cluster: Cluster, seconds: float) -> None:
-    """Time goes by, a decision every second as the service has it."""
+    """Let time pass, with a decision every second, as in the service."""
     for _ in range(int(seconds)):
         cluster.now_s += 1.0
         cluster.settle(2)
@@ -88,7 +88,7 @@ def test_changing_numbers_are_reported_every_ten_seconds() -> None:
 
 
 def of_models(**models: tuple[str, ...]) -> Cluster:
-    """A node for each model, and the modes that its agent serves."""
+    """Return a cluster with a node for each device model, whose agent serves the given sharing modes."""
     cluster = Cluster({})
     for number, (model, modes) in enumerate(models.items()):
         card = replace(device(number), model=model)
@@ -164,7 +164,7 @@ def test_a_node_whose_kubelet_offers_no_devices_takes_nothing_new_and_keeps_what
 
 
 def test_node_whose_kubelet_offers_only_the_tokens_in_use_takes_nothing_new() -> None:
-    """An agent that gives out nothing (a full disk, another plug-in) leaves the kubelet the tokens of running pods."""
+    """An agent that can grant nothing, as on a full disk, leaves the kubelet only the device IDs of running pods."""
     cluster = Cluster({"a": 2})
     before = cluster.create(WHOLE)
     cluster.settle()
@@ -178,14 +178,14 @@ def test_node_whose_kubelet_offers_only_the_tokens_in_use_takes_nothing_new() ->
 
 
 def tokens_of(cluster: Cluster, name: str, count: int) -> None:
-    """The kubelet of a node counts so many tokens."""
+    """Set the number of device IDs (tokens) that the kubelet of a node offers."""
     node, devices = cluster.nodes[name]
     cluster.nodes[name] = (replace(node, device_ids=count), devices)
     cluster.core.node_changed(cluster.nodes[name][0], cluster.now_s)
 
 
 def test_released_pod_is_refused_a_node_whose_kubelet_offers_no_devices_and_bound_once_it_does() -> None:
-    """kube-scheduler does not count the device IDs of a kubelet: the planner keeps the pod from failing there."""
+    """kube-scheduler does not count a kubelet's device IDs: the planner refuses the node, where the pod would fail."""
     cluster = Cluster({"a": 2})
     uid = cluster.create(WHOLE)
     cluster.decide()
@@ -220,9 +220,9 @@ def test_released_pod_goes_elsewhere_if_the_kubelet_of_its_node_offers_no_device
 
 
 def held_gang(cluster: Cluster) -> tuple[str, str]:
-    """Create a gang of two, on a node each, and have the binding of the member on node ``a`` held.
+    """Create a gang of two pods on nodes ``a`` and ``b``, and ask to bind the one on ``a``, which is held back.
 
-    The UIDs, that on ``a`` first.
+    Returns the UIDs of the pods, the one on ``a`` first.
     """
     members = [cluster.create(GpuRequest(gang="g", gang_size=2)) for _ in range(2)]
     cluster.decide()

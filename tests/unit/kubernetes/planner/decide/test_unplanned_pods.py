@@ -1,4 +1,4 @@
-"""Pods that another scheduler bound or that have candidate nodes: planned, or told why not."""
+"""Pods that another scheduler bound or that have candidate nodes are planned, or their events say why not."""
 
 from __future__ import annotations
 

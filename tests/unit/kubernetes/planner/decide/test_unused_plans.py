@@ -19,7 +19,10 @@ WHOLE = GpuRequest()
 
 
 class Refusing(Cluster):
-    """kube-scheduler refuses the pods of ``stuck`` before it asks the planner, as for a volume claim that does not exist."""
+    """A cluster whose kube-scheduler refuses the pods in ``stuck`` before it asks the planner.
+
+    A pod whose volume claim does not exist is refused like this.
+    """
 
     def __init__(self, nodes: dict[str, int], **more: Any) -> None:
         self.stuck: set[str] = set()
@@ -109,7 +112,7 @@ def test_deferred_pod_is_planned_at_once_if_kube_scheduler_finds_a_node() -> Non
 
 
 def test_pod_never_bound_despite_an_answer_waits_for_the_full_deferral() -> None:
-    """A volume that is never provisioned: kube-scheduler finds a node, asks, and fails after that."""
+    """kube-scheduler asks the planner for a node and then fails, as with a volume that is never provisioned."""
     cluster = Refusing({"a": 1})
     uid = cluster.create(WHOLE)
     cluster.stuck.add(uid)

@@ -84,7 +84,7 @@ class LateView:
 
 @dataclass(slots=True)
 class Planning:
-    """One planner: it leads, or is dead; what it is binding takes its time."""
+    """One planner, which leads or is dead; its bindings stay in progress until the test ends them."""
 
     view: LateView
     handover: Handover
@@ -114,10 +114,10 @@ def begin(client: MemoryKube, pool: str, lives: Callable[[str], bool]) -> Planni
 
 
 class Wandering:
-    """Two planners of two pools, nodes that are moved between these, and news that come late.
+    """Two planners of two pools, nodes that are moved between the pools, and watch events that arrive late.
 
-    One thing after the other, at random. Searches that choose rules freely find the few sequences that matter only
-    after many thousands.
+    The operations are drawn at random with fixed weights. Property-based searches without such weights find the few
+    sequences that matter only after many thousands of attempts.
     """
 
     def __init__(self, seed: int) -> None:
@@ -130,7 +130,7 @@ class Wandering:
         self.opened = 0
 
     def lives(self, lease: str) -> bool:
-        """A planner may begin to lead right after it was said that none does."""
+        """Return True if a planner holds this lease; if none does, one may begin to lead right after this answer."""
         found = any(one.leads for pool, one in self.planners.items() if Shard(pool=pool).lease == lease)
         if not found and self._random.random() < 0.3:
             self.lead(lease.rpartition("-")[2], "")
@@ -160,7 +160,7 @@ class Wandering:
         self.client.patch(GPU_NODE, node, body={"status": {"usedAt": at}}, subresource="status")
 
     def lead(self, pool: str, node: str) -> None:
-        """Another planner of the pool begins: its lease is written before it lists."""
+        """Start a new planner of the pool: it writes its lease before it lists the objects."""
         one = self.planners[pool]
         if not one.leads and not one.bindings:
             fresh = self.planners[pool] = begin(self.client, pool, self.lives)
@@ -202,7 +202,7 @@ class Wandering:
         return first & second
 
     def settle(self) -> None:
-        """All hear of all, and every binding is written."""
+        """Complete all bindings, and deliver all events to every planner."""
         for pool in POOLS:
             self.planners[pool].bindings.clear()
             self.lead(pool, "")

@@ -60,7 +60,7 @@ def test_follower_is_ready_while_another_planner_leads(world: World) -> None:
 
 
 def test_planner_whose_mirrors_are_not_in_sync_is_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state after the outage in which nobody led, and both pods were ready."""
+    """The state after an outage in which no planner led, and both pods became ready."""
     pages = MemoryKube.pages
 
     def failing(self: MemoryKube, kind: Any, *words: Any, **more: Any) -> Any:

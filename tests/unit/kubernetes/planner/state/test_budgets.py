@@ -47,7 +47,7 @@ def budget(name: str, allowed: int, *, terms: tuple[LabelTerm, ...] | None = Non
 
 
 def borrowed(**labels: str) -> tuple[Cluster, list[str]]:
-    """Two devices, lent to one pod each with the label ``app``; ``prod`` deserves both."""
+    """Return a cluster whose two devices ``prod`` deserves, and the pods (name, label ``app``) that borrow them."""
     cluster = Cluster({"a": 2}, [PROD])
     pods = [cluster.create(WHOLE, name=name, labels={"app": app}) for name, app in labels.items()]
     cluster.settle()
@@ -57,7 +57,7 @@ def borrowed(**labels: str) -> tuple[Cluster, list[str]]:
 
 
 def owned(**labels: str) -> tuple[Cluster, list[str]]:
-    """Two devices, held by one pod each with the label ``app``, in a queue that deserves both."""
+    """Return a cluster of two devices, and the pods that have one each in a queue that deserves both."""
     cluster = Cluster({"a": 2}, [OWN])
     pods = [cluster.create(WHOLE, name=name, labels={"app": app}) for name, app in labels.items()]
     cluster.settle()
@@ -287,7 +287,7 @@ KNOBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("knob", KNOBS)
 def test_no_tenant_setting_prevents_reclaiming_borrowed_devices(world: World, knob: str) -> None:
-    """The borrower is asked to end within its queue's time, whatever its pod says."""
+    """The borrower is evicted with its queue's grace period, whatever its pod's own settings are."""
     client, more = world.client, KNOBS[knob]
     world.node("a")
     client.create(QUEUE, {"metadata": {"name": "default"}, "spec": {"evictionGraceSeconds": 7}})

@@ -207,7 +207,10 @@ def test_pod_waits_until_the_claims_on_its_devices_are_free() -> None:
 
 
 def halves(claim: bool) -> tuple[ClaimCluster, dict[str, str]]:
-    """Two nodes, on each of which a pod that may be moved has one of two devices; by a claim of its own, or by a named one."""
+    """Return two nodes of two devices, and the pod on each that has one of them and may be moved.
+
+    With ``claim``, the pods use claims created by name, otherwise claims from a template.
+    """
     cluster = ClaimCluster({"a": 2, "b": 2}, allocation_apis=BOTH, options=MOVES)
     more: dict[str, Any] = {"owner": "web", "movable": True}
     several = [

@@ -1,4 +1,4 @@
-"""A claim concerns pods of its own namespace only, whatever its owner reference says."""
+"""A claim belongs to pods of its own namespace only, even if its owner reference names a pod of another one."""
 
 from __future__ import annotations
 
