@@ -196,7 +196,7 @@ def test_labels_that_name_the_queue_are_held_before_others() -> None:
 
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "dialects").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_dialect_asks_for_the_same_in_what_is_held(path: Path) -> None:
-    """The annotations that are held are all that any dialect reads."""
+    """The annotations and labels that are kept of a pod are all that any dialect reads."""
     tree = yaml.safe_load(path.read_text())
     tree["metadata"].setdefault("annotations", {})["others.dev/note"] = "x"
     whole = translate(pod_of(tree))
@@ -239,7 +239,7 @@ def test_parameters_for_other_drivers_are_not_held() -> None:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_claim_that_is_too_large_has_a_fault(deep: bool) -> None:
-    """Check that the claim is not taken for one without a request."""
+    """A claim that is too large is invalid, and does not count as one that requests nothing."""
     parameters: Any = "x" * LARGE
     if deep:
         parameters = 1

@@ -60,7 +60,7 @@ def test_what_is_no_claim_is_refused(broken: Any) -> None:
     ],
 )
 def test_parameters_that_no_decoder_reads_are_refused_and_do_not_end_the_question(parameters: bytes) -> None:
-    """An API server that gets no answer about a claim stores it."""
+    """The webhook of claims fails open: the API server would store a claim for which it gets no answer."""
     stored = msgspec.json.encode(claim()).split(b'"parameters":')[0] + b'"parameters":' + parameters + b"}}]}}}"
     head = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","object":'
     question = read_review(head + stored + b"}}")

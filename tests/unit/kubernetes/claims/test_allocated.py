@@ -37,7 +37,7 @@ def test_a_share_is_what_was_asked_for_and_its_reserve_is_consumed_beside_it() -
 def test_who_asks_no_cores_is_promised_none() -> None:
     found = plan(share(f"{FIRST}-vgpu", cores=0))
     assert found.policy is ComputePolicy.BEST_EFFORT
-    assert found.slices[0].core_percent == 12  # accounted with its part of the card's memory
+    assert found.slices[0].core_percent == 12  # counted by its share of the card's memory
 
 
 def test_whole_cards_of_a_claim_are_one_allocation_with_a_slice_of_each() -> None:

@@ -1,4 +1,4 @@
-"""Tests of agents that are killed while they prepare a claim or give it back.
+"""Tests of agents that are killed while they prepare or unprepare a claim.
 
 The next agent grants the claim once and answers with the recorded names; of a deleted claim it leaves no state.
 """
@@ -16,7 +16,7 @@ import pytest
 
 from calabash.adapters.gpu import sim
 
-# What lies between two of these steps leaves nothing else behind than the first of them.
+# A kill between two of these steps leaves the same state as a kill at the first of them.
 STEPS = (
     ("after note", "before release"),
     ("after journal", "after release"),

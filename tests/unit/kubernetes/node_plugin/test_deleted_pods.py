@@ -41,7 +41,7 @@ class Agent:
 
 class World:
     def __init__(self, *held: AllocationRecord) -> None:
-        self.there: Pod | None = None  # for the API server
+        self.there: Pod | None = None  # the pod in the API server
         self.answers = True
         self.claims = ClaimStore()
         self.pods = NodePods(self.fetch, users=self.claims.users)

@@ -1,4 +1,4 @@
-"""Tests of ``calabash node purge`` on temporary directories: what is removed, and when nothing is."""
+"""Tests of ``calabash node purge`` on temporary directories: what it removes, and when it removes nothing."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ ZONES = st.sampled_from([(), (), ("zone in (a,c)",), ("zone!=c",)])
 
 
 class MixedAllocationApis(RuleBasedStateMachine):
-    """Create and delete pods of both kinds, use claims elsewhere, change nodes' APIs, and crash planners."""
+    """Random histories of pods with tokens or claims, other users of claims, changed nodes, and planner crashes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ def test_pods_are_planned_beyond_device_memory_up_to_the_spill_limit_of_the_node
     assert plan.node == "generous"
     (part,) = plan.containers[0].slices
     assert (part.memory_mib, part.spill_mib, part.core_percent) == (60 * GIB, 30 * GIB, 40)
-    world.pod("second", SPILLING)  # the other card has room, and the node's memory has not
+    world.pod("second", SPILLING)  # the other card has room, but the node's memory does not
     told = until(
         lambda: [e.message for e in world.client.list(EVENT, "team").items if e.involved_object.name == "second"],
         "told",

@@ -80,7 +80,7 @@ def test_error_for_the_kubelet_names_no_objects_of_others() -> None:
 
 
 class Recorded(Cluster):
-    """A cluster that remembers every action with a text."""
+    """A cluster that records the text of every action, with the namespace whose users can read it."""
 
     def carry_out(self, action: Action, *, fail: bool = False) -> None:
         if isinstance(action, Report | EvictPod | SweepPod):

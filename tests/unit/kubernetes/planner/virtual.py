@@ -95,7 +95,7 @@ class Cluster:
         self.evictions: list[str] = []
         self.protected: set[str] = set()
         self.full: set[str] = set()  # nodes on which kube-scheduler has no room
-        self.now_s = 1000.0  # what is bound has a time that is not 0, to the second
+        self.now_s = 1000.0  # times of bindings must not be 0, in whole seconds
         self._numbers = itertools.count(1)
         self.core = self.restarted()
 
@@ -244,7 +244,7 @@ class Cluster:
             return None
         assert answer.plan is not None
         assert answer.plan.node == node
-        assert self.core.answers.bind(uid, node, self.now_s).verdict is BindVerdict.GO  # asked again, answered alike
+        assert self.core.answers.bind(uid, node, self.now_s).verdict is BindVerdict.GO  # asked again
         self.core.answers.binding_written(uid, answer.plan.id, ok=True)
         self.set(replace(pod, node=node, plan=answer.plan, nominated="", bound_at_s=float(int(self.now_s))))
         return node

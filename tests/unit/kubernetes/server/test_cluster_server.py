@@ -27,7 +27,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.platform.http.server import Server
 from calabash.platform.notifications.settings import NotificationSettings
 
-# Litestar's, of every route with a name in its path.
+# Litestar warns like this about every route with a name in its path.
 pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")
 
 
@@ -278,7 +278,7 @@ def test_every_route_is_answered_or_refused_with_what_to_do_instead(cluster: Ser
     unserved = set()
     for known in ROUTES:
         if known.path == "/v1/sessions/current":
-            continue  # it would end the token that asks
+            continue  # it would revoke the token of this test
         path = known.path.replace("{name}", "x").replace("{device}", "0").replace("{", "").replace("}", "")
         status, answer = cluster.ask(token, known.method, path, {} if known.method in {"PUT", "POST"} else None)
         assert status < 500, (known.name, answer)

@@ -73,7 +73,7 @@ def test_invalid_object_gets_a_condition_and_the_store_is_unchanged(cluster: Ser
     cluster.admin.put("/v1/tenants/vision", {"guarantee": 0})
     write(cluster, NetworkKind.VPC, "red", cidrs=["10.0.0.0/16"], tenant="vision")
     write(cluster, NetworkKind.SUBNET, "red/a", cidrs=["10.9.0.0/24"])
-    # It may be judged before its VPC has arrived, and says then that there is none.
+    # The subnet may be checked before its VPC is known; its condition then says that there is no such VPC.
     until(
         lambda: "10.9.0.0/24" in valid_condition(cluster, NetworkKind.SUBNET, "red/a")[1],
         "the subnet's range to be refused",

@@ -25,7 +25,7 @@ from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
 
-# Litestar's, of every route with a name in its path.
+# Litestar warns like this about every route with a name in its path.
 pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")
 CARD = GpuNodeDevice(uuid="GPU-1", index=0, model="A100", memory_mib=40960, health="healthy")
 
@@ -60,7 +60,7 @@ class Cluster:
         return ClusterMoment(devices=[], parts={"u": held}, pods=pods, tenants=TenantMap())
 
     def spans(self) -> list[tuple[float, float, float]]:
-        """Return begin and end in seconds after the clock's start, and GPU seconds."""
+        """Return begin and end of each record, in seconds after the clock's start, and its GPU seconds."""
         begin_s = self.clock.now_s() - self.clock.monotonic_ns() / 1e9
         return [(r.from_s - begin_s, r.to_s - begin_s, r.allocated_gpu_s) for r in self.usage.records()[0]]
 

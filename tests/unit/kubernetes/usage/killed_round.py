@@ -42,7 +42,7 @@ def kill(*_: Any) -> None:
 
 @contextmanager
 def dying_before_commit(database: Database) -> Iterator[None]:
-    """Kill the process when a transaction is complete except for its commit."""
+    """Kill the process in the next transaction, when it is complete except for its commit."""
     original = database.transaction
 
     @contextmanager

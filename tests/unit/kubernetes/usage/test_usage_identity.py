@@ -133,7 +133,7 @@ def test_a_server_that_another_has_signed_is_not_sent_anything(served: UsageServ
 
 
 def test_use_of_a_pod_that_cannot_be_read_is_attributed_by_its_namespace() -> None:
-    """Check that the batch is taken: an unreadable pod is no outage of the API server, for which it would be sent again."""
+    """The batch is accepted; if it counted as an outage of the API server, the node would send it again for ever."""
 
     class Kube(MemoryKube):
         def get(self, kind: Any, name: str, namespace: str = "") -> Any:

@@ -45,7 +45,7 @@ class ReviewingKube(MemoryKube):
         super().__init__()
         self.reviews: dict[str, TokenReviewStatus] = {}
         self.asked = 0
-        self.uids = dict(enumerate(UIDS))  # of pod pI
+        self.uids = dict(enumerate(UIDS))  # UID of pod pI by I
 
     def create(self, kind: Any, obj: Any, namespace: str = "") -> Any:
         if kind is not TOKEN_REVIEW:
@@ -78,7 +78,7 @@ def cluster(*pods: tuple[str, str]) -> ReviewingKube:
 
 @dataclass(slots=True)
 class ServerSide:
-    """The server that collects; ``log`` has all received batches."""
+    """The server that collects usage; ``log`` has all batches that it received."""
 
     store: Store
     kube: ReviewingKube
@@ -100,7 +100,7 @@ class ServerSide:
         )
 
     def sums(self) -> dict[str, float]:
-        """Return seconds by allocation."""
+        """Return the metered seconds that the server has stored, by allocation."""
         return sums_of(self.store.usage())
 
 
@@ -118,7 +118,7 @@ class NodeSide:
         self.name, self.home, self.server, self._entries = name, home, server, entries
         self.store = open_store(f"sqlite:///{home / f'{name}.db'}")
         self.until_s: dict[str, float] = {}
-        self.cut = ""  # "request" or "answer": what of the next exchange is lost
+        self.cut = ""  # "request" or "answer": the part of the next exchange that is lost
         self.sending = self.begin()
 
     def begin(self, **more: Any) -> UsageSending:
@@ -218,7 +218,7 @@ def interval(record: AllocationRecord, from_s: float, to_s: float, number: int) 
 
 
 def sums_of(records: Sequence[UsageRecord]) -> dict[str, float]:
-    """Return seconds by allocation, to the microsecond; earlier grants of the same name are included."""
+    """Return metered seconds by allocation, to the microsecond; earlier grants of the same name are included."""
     found: dict[str, list[float]] = {}
     for one in records:
         found.setdefault(one.allocation.partition("~")[0][:50], []).append(one.to_s - one.from_s)

@@ -1,4 +1,4 @@
-"""Tests of the DRA driver of a node over a kubelet's real sockets: when claims are offered, and what is served afterwards."""
+"""Tests of the DRA driver of a node over a kubelet's sockets: when it offers devices, and how it serves claims."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ import sys
 from pathlib import Path
 from calabash.adapters.gpu.nvidia import driver as nvidia
 from calabash.adapters.gpu.protocol import DriverOptions
-nvidia.SIM_ENVIRONMENT = "ELSEWHERE"  # as with real cards: nobody says which node
+nvidia.SIM_ENVIRONMENT = "ELSEWHERE"  # as with real cards, no variable selects a simulated node
 driver = nvidia.open_driver(DriverOptions(library=Path(sys.argv[1])))
 print(len(driver.devices()))
 """
@@ -91,7 +91,7 @@ print(len(driver.devices()))
 
 
 def _host_with_service(host: Path, root: str = "") -> Path:
-    """Return a host whose programs in /usr/bin are links; the program prints how it was run."""
+    """Create a host whose MPS program in /usr/bin is a link; return the program, which prints its environment."""
     base = host / root
     for directory in ("usr/bin", "usr/lib64", "etc/alternatives", "opt/driver"):
         (base / directory).mkdir(parents=True)

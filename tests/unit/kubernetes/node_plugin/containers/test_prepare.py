@@ -35,7 +35,7 @@ from calabash.node.membership.container import container_allocation
 
 
 class Kubelet:
-    """Kubelet that gives out device IDs and records the answers."""
+    """Kubelet that assigns device IDs to containers and records the agent's answers."""
 
     def __init__(self, specs: Path) -> None:
         self.entries: list[CheckpointEntry] = []
@@ -328,7 +328,7 @@ def test_no_room_is_said_and_asked_again(kubelet: Kubelet) -> None:
 
 @pytest.mark.parametrize("going", ["gone", "ended", "being deleted"])
 def test_who_comes_while_another_leaves_waits_for_that_one(kubelet: Kubelet, going: str) -> None:
-    """The kubelet would call again after ten seconds at the earliest."""
+    """The call waits itself, because a kubelet repeats a failed call after ten seconds at the earliest."""
     leaving = pod(planned("main"), uid=OTHER, name="p0")
     kubelet.add(leaving)
     kubelet.admit(OTHER, "main", "slot-0001")

@@ -90,7 +90,7 @@ def test_nothing_is_removed_while_the_kubelet_cannot_be_asked(specs: Specs) -> N
     specs.unreadable = True
     assert specs.sweep() == []
     specs.unreadable = False
-    assert specs.sweep() == []  # what was seen before counts no more
+    assert specs.sweep() == []  # earlier observations no longer count
     assert specs.sweep() == [spec_name(["slot-0001"])]
 
 

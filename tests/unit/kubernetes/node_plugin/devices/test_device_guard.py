@@ -46,7 +46,7 @@ sys.stdin.read()
 
 
 def pod_of(name: str, *, namespace: str = "team", **spec: Any) -> Pod:
-    """Return a pod with the containers main and side; ``asks`` names those that request a device."""
+    """Return a pod with the containers ``main`` and ``side``; ``asks`` names those that request a device."""
     asks, annotations = spec.pop("asks", ()), spec.pop("annotations", {})
     containers = [
         {"name": one, "resources": {"limits": {GPUS: "1"} if one in asks else {}}} for one in ("main", "side")

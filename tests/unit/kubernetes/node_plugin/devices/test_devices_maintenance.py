@@ -136,7 +136,7 @@ def test_an_agent_that_starts_again_repeats_no_order(world: World) -> None:
 
 def test_an_order_in_whose_middle_the_agent_died_is_told_as_failed(world: World) -> None:
     class DiedError(Exception):
-        """Stands for a kill of the agent."""
+        """The agent was killed (simulated)."""
 
     def dies(device: Device) -> None:
         raise DiedError
@@ -163,5 +163,5 @@ def test_the_thread_follows_what_the_mirror_sees_and_ends(world: World) -> None:
     spec = GpuNodeSpec(devices={"GPU-1": GpuNodeDeviceSpec(drained=True)})
     world.maintenance.changed(MirrorChange(before=None, after=GpuNode(metadata=ObjectMeta(name="n1"), spec=spec)))
     world.maintenance.stop()
-    world.maintenance.follow()  # had it ended before it saw it
+    world.maintenance.follow()  # in case the thread ended before it saw the order
     assert world.cards.done == [("drain", "GPU-1")]

@@ -91,7 +91,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def asking(*containers: str, uid: str = UID, init: tuple[str, ...] = (), scheduler: str = "default-scheduler") -> Pod:
-    """Return a pod that admission has not translated."""
+    """Return a pod that requests whole devices under NVIDIA's name, which admission has not translated."""
     made = pod(*(planned(c) for c in (*init, *containers)), uid=uid, init=init, plan="")
     metadata = msgspec.structs.replace(made.metadata, annotations={})
     return msgspec.structs.replace(
@@ -296,7 +296,7 @@ def test_a_token_in_use_is_as_unhealthy_as_its_card() -> None:
     st.integers(0, 3),
 )
 def test_schedulers_find_as_many_cards_as_nobody_has(health: list[Health], taken: list[bool], coming: int) -> None:
-    """Schedulers subtract every pod that holds tokens from the healthy ones, also those on unhealthy cards."""
+    """Schedulers subtract every pod with device IDs, even one on an unhealthy card, from the healthy device IDs."""
     agent = Cards()
     agent.health = {card.uuid: h for card, h in zip(CARDS, health, strict=True)}
     on = [card for card, yes in zip(CARDS, taken, strict=True) if yes]
@@ -310,7 +310,7 @@ def test_schedulers_find_as_many_cards_as_nobody_has(health: list[Health], taken
 
 
 class Plugin:
-    """Stands for a device plug-in; records what a kubelet would receive."""
+    """Substitute of a device plug-in that records what a kubelet would receive."""
 
     made: list[Plugin]
 

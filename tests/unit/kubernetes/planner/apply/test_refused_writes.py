@@ -139,7 +139,7 @@ def test_a_pod_that_does_not_change_is_seldom_tried(refused: Refused) -> None:
     refused.pods(HOSTILE, 1)
     until(lambda: _with(refused.condition(HOSTILE, "p0"), "WriteRefused"), "set aside")
     until(lambda: _events(refused, "WriteRefused"), "the event")
-    threading.Event().wait(1.5)  # a change of its own condition is one change, and no more follow
+    threading.Event().wait(1.5)  # the condition that it writes is one change of the pod, and causes no more
     refused.world.settle(service)
     assert refused.kube.tried["patch", "pods", HOSTILE] <= 3
 

@@ -1,4 +1,4 @@
-"""Limits, queues and isolation hold for pods that another scheduler bound, and none of them is evicted without end."""
+"""Limits, queues and isolation hold for pods that another scheduler bound, without endless evictions."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_queue_limit_holds_for_every_way_of_binding(seed: int) -> None:  # noqa:
             case 1:
                 cluster.daemon(node, by="name", namespace=namespace)
             case 2:
-                cluster.create(WHOLE, gated=False, node=node, is_recreated=False, namespace=namespace)  # spec.nodeName
+                cluster.create(WHOLE, gated=False, node=node, is_recreated=False, namespace=namespace)  # with nodeName
             case 3:
                 cluster.create(WHOLE, namespace=namespace)  # by the planner
             case 4:

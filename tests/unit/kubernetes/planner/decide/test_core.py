@@ -177,7 +177,7 @@ def test_removed_gate_proves_that_the_plan_is_written() -> None:
     cluster.decide()
     cluster.lose_node(_planned(cluster, other))
     cluster.end(uid)
-    cluster.decide()  # two plans for one gate: which of them took it off is not known
+    cluster.decide()  # two plans for one gate: it is unknown which of them removed it
     assert not cluster.core.answers.bind(other, _planned(cluster, other), 1.0).written
 
 
@@ -189,7 +189,7 @@ def test_an_old_nomination_does_not_change_a_plan_back() -> None:
     assert now is not None
     assert cluster.core.answers.filter(uid, [first], first, 2.0).node is None
     assert cluster.core.answers.filter(uid, list(cluster.nodes), first, 2.0).node == now
-    # Where it is all that is left, it is taken the second time.
+    # The second time that kube-scheduler offers only this node, it is taken.
     assert cluster.core.answers.filter(uid, [first], first, 3.0).node == first
 
 

@@ -25,7 +25,7 @@ from calabash_testing.api_server.client import MemoryKube
 
 
 class LateKube:
-    """A second client of the API server, whose watches of pods deliver nothing until the event ``delivers`` is set."""
+    """A second client of the same API server, whose watches of pods the test can stop from delivering changes."""
 
     def __init__(self, client: MemoryKube) -> None:
         self._client = client
@@ -102,7 +102,7 @@ def test_held_bindings_are_refused_when_leadership_is_lost(world: World, monkeyp
     asking.start()
     until(lambda: world.held(service, pod), "the binding is held")
     assert asking.is_alive()
-    monkeypatch.setattr(Election, "leads", lambda _: False)  # as when the term is over
+    monkeypatch.setattr(Election, "leads", lambda _: False)  # as after the end of its term
     asking.join(60)
     assert answers == [(200, {"Error": "this planner does not lead; another answers"})]
     monkeypatch.undo()

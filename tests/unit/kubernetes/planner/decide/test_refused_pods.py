@@ -1,4 +1,4 @@
-"""Pods that their kubelet refused for good."""
+"""Pods that failed because their kubelet refused them."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def test_a_gang_is_released_together() -> None:
 def test_50_pods_whose_first_nodes_fill_up_are_planned_on_other_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         affinity, "random", Random(7)
-    )  # lists that others are in, too, are likely and not certain to be few
+    )  # a fixed seed, as other random candidate lists could overlap more
     cluster = Affinity({f"n{i:03}": 1 for i in range(200)})
     pods = [cluster.create(WHOLE) for _ in range(50)]
     cluster.settle()

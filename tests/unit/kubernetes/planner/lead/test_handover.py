@@ -173,7 +173,7 @@ class Wandering:
 
     def lead_no_longer(self, pool: str, node: str) -> None:
         one = self.planners[pool]
-        if not one.bindings:  # a lease outlasts the writes of who held it
+        if not one.bindings:  # a lease ends only after the writes of its holder
             one.leads = False
 
     def hand_over(self, pool: str, node: str) -> None:

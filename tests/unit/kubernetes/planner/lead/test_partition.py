@@ -67,7 +67,7 @@ def test_each_planner_has_the_nodes_of_its_pool_and_plans_the_pods_of_its_queues
     parted: tuple[World, PlannerService, PlannerService],
 ) -> None:
     world, _, _ = parted
-    world.node("node-c")  # of no pool, and nobody's here
+    world.node("node-c")  # without a pool, and planned by no planner of this test
     for pool in ("a", "b"):
         world.pod(f"p-{pool}", GpuRequest(), queue=f"queue-{pool}", schedulerName=f"calabash-{pool}")
         pod = until(partial(released, world, f"p-{pool}"), "released")

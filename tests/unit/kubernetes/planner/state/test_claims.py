@@ -198,7 +198,7 @@ def test_pod_waits_until_the_claims_on_its_devices_are_free() -> None:
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     cluster.pods.pop(borrower)
-    cluster.core.pod_deleted(borrower)  # and nobody has freed its claim yet
+    cluster.core.pod_deleted(borrower)  # its claim is not freed yet
     cluster.decide()
     assert not [a for a in cluster.todo if isinstance(a, ReleasePod)]
     cluster.free()

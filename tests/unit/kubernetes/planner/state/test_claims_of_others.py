@@ -81,7 +81,7 @@ def test_claim_of_the_same_name_in_another_namespace_is_another() -> None:
 
 
 def test_owner_of_another_namespace_with_the_same_uid_is_another() -> None:
-    """Moves and refusals of nodes are remembered by the owner."""
+    """The planner keeps moves of pods and refusals of nodes for each owner."""
     owner = [{"kind": "ReplicaSet", "name": "r", "uid": "u-1", "controller": True}]
     seen = [
         pod_facts(
