@@ -94,7 +94,7 @@ class Api:
             self._of_thread.__dict__.clear()
             if fresh or method != "GET":
                 raise
-            answer = self._once(method, path, data, headers)  # the kept connection had been closed
+            answer = self._once(method, path, data, headers)  # the kept connection was closed by the server
         read = answer.read()
         if answer.status >= 400:
             raise RefusedError(answer.status, _message(read))
@@ -149,7 +149,7 @@ class Watch:
             # Not the TLS socket's own: it forgets its session first, and the reader would then read ciphertext.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         except OSError as error:
-            if error.errno not in (errno.ENOTCONN, errno.EBADF):  # ended by the other end; closed by the reader
+            if error.errno not in (errno.ENOTCONN, errno.EBADF):  # closed by the peer, or by the reader
                 raise
 
 

@@ -23,7 +23,7 @@ class ClaimNode(GpuNode):
 
     def __init__(self, node: RealNode, scratch: Path) -> None:
         super().__init__(node, scratch, words=["--allocation-api=claims"])
-        self._made: dict[str, list[str]] = {}  # pod -> claims
+        self._made: dict[str, list[str]] = {}  # claims by pod
         cel = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "vgpu"'
         self.create(
             "/apis/resource.k8s.io/v1/deviceclasses",

@@ -23,7 +23,7 @@ _ETCD_CLIENTS = "http://127.0.0.1:2379"
 _ETCD_PEERS = "http://127.0.0.1:2380"
 NODES = ("node1", "node2", "node3")
 SERVICE_RANGE = "10.96.0.0/16"
-SERVICE_ADDRESS = "10.96.0.1"  # the first of the range: where pods look for the API server
+SERVICE_ADDRESS = "10.96.0.1"  # first address of the range: the API server's, for pods
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def output_so_far(gpu_node: GpuNode, name: str, container: str = "main") -> str:
     """Return the output of a container so far; "" while the container is being created."""
     try:
         return gpu_node.log(name, container)
-    except RuntimeError:  # its container is being made
+    except RuntimeError:  # its container is being created
         return ""
 
 
@@ -119,7 +119,7 @@ class Containers:
         plan = [sliced("early", memory_mib=640, devices=[first]), sliced("main", memory_mib=512, devices=[second])]
         name = gpu_node.run(plan, {"early": FILL, "main": f"load fill 2; {HOLD}"}, init=["early"], restart="Always")
         gpu_node.wait(name, "Running")
-        time.sleep(2)  # what a pod tells of its containers is in whole seconds
+        time.sleep(2)  # the times in a pod's container statuses are whole seconds
         uid = gpu_node.cluster.api.get(f"{PODS}/{name}")["metadata"]["uid"]
         (sandbox,) = (
             int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_sandbox(path.parent, uid)

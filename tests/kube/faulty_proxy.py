@@ -44,7 +44,7 @@ class FaultyProxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._status: HTTPStatus | None = None
-        self.refused: list[tuple[float, str]] = []  # when, and METHOD PATH
+        self.refused: list[tuple[float, str]] = []  # time, and method and path of the request
         self._ended = False
         threading.Thread(target=self._accept, daemon=True).start()
 

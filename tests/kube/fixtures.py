@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
-            cluster = getattr(value, "cluster", value)  # of a node, or of what a test has put around it
+            cluster = getattr(value, "cluster", value)  # the cluster of a node, or of a test's wrapper of a node
             if isinstance(cluster, Cluster):
                 report.sections.append(("logs of the cluster", cluster.logs()))
     return report

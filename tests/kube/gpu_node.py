@@ -293,7 +293,7 @@ class GpuNode:
         try:
             self.cluster.api.create(f"{PODS}/{name}/binding", body)
         except RefusedError as refused:
-            if refused.status != 409:  # the scheduler of the cluster was as fast, and there is one node only
+            if refused.status != 409:  # the cluster's scheduler was faster, and there is only one node
                 raise
 
     def wait(self, name: str, *phases: str) -> str:

@@ -35,7 +35,7 @@ class Namespaces:
             [sys.executable, "-S", "-E", str(Path(__file__).with_name("warden.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # a ^C is for the tests; the warden sweeps afterwards
+            start_new_session=True,  # Ctrl-C ends only the tests; the warden cleans up afterwards
         )
         assert self._warden.stdout is not None
         told = json.loads(self._warden.stdout.readline() or b"{}")

@@ -1,9 +1,10 @@
 """A real node: containerd and a kubelet in a mount namespace of their own within the cluster's namespaces.
 
     with Cluster(lifecycle=True) as cluster:
-        node = RealNode(cluster) cluster.start_program("agent", [python, "-m", ...], beside=node.name)     # sees the
-        node's kubelet.sock, CDI, logs node.outside("/var/lib/kubelet/device-plugins/kubelet.sock")              # the
-        same from the test process cluster.restart(node.kubelet)
+        node = RealNode(cluster)
+        cluster.start_program("agent", [python, "-m", ...], beside=node.name)  # sees the node's kubelet.sock, CDI, logs
+        node.outside("/var/lib/kubelet/device-plugins/kubelet.sock")           # the same path for the test process
+        cluster.restart(node.kubelet)
 
 The directories ``/var/lib``, ``/var/log`` and ``/run`` belong to the node and are empty when it is created. All other
 directories are those of the machine on which the tests run.
@@ -57,7 +58,7 @@ class RealNode:
         self.kubelet = f"kubelet-{name}"
         self.cluster = cluster
         self._number = components.NODES.index(name) + 1
-        self._address = f"10.199.0.{self._number}"  # the kubelet refuses one of 127/8
+        self._address = f"10.199.0.{self._number}"  # the kubelet refuses addresses of 127.0.0.0/8
         self.socket = self.home / "containerd.sock"
         group = f"/{cluster.root.name}/{name}"
         make_groups(group)
@@ -216,7 +217,7 @@ def make_groups(group: str) -> None:
                 _pass_on_controllers(above)
             here = above / part
             here.mkdir(exist_ok=True)
-            for given in ("cpuset.cpus", "cpuset.mems"):  # version 1: empty in a new group, and then nothing may enter
+            for given in ("cpuset.cpus", "cpuset.mems"):  # cgroup v1: no process can enter while they are empty
                 if tree != GROUPS and (here / given).exists():
                     (here / given).write_text((above / given).read_text())
             above = here

@@ -114,7 +114,7 @@ class Planned:
         words = [word for pair in options.items() for word in pair]
         cluster.start_program("planner", [str(python.with_name("calabash")), "planner", *words])
         self._programs = ["planner"]
-        if options.get("--handshake") != "affinity":  # else the cluster's own scheduler binds, and asks nobody
+        if options.get("--handshake") != "affinity":  # else the cluster's scheduler binds without the planner
             cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PORT}"))
             self._programs.insert(0, "calabash-scheduler")
 
@@ -137,7 +137,7 @@ class Planned:
         try:
             self.api.get(f"/apis/calabash.dev/v1alpha1/{plural}")
         except RefusedError:
-            return False  # not yet, or its storage is being made
+            return False  # not served yet, or its storage is being created
         return True
 
     def _devices(self, node: str) -> None:

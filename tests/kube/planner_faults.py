@@ -21,10 +21,10 @@ from calabash.kubernetes.objects.names import PLAN, SCHEDULER
 from calabash.kubernetes.objects.plan import PodPlan, read_plan
 from calabash.kubernetes.planner.serve.scheduler_config import scheduler_configuration
 
-MEMORY_MIB = 40960  # of every invented device
-FRONT = 7079  # where kube-scheduler asks, of two planners
+MEMORY_MIB = 40960  # of every simulated device
+FRONT = 7079  # port at which kube-scheduler reaches the leading one of two planners
 BOTH = {"first": "", "second": ""}
-LINES = 7443  # of a planner to the API server
+LINES = 7443  # port for the connections of a planner to the API server
 
 
 def plan_of(pod: Json) -> PodPlan | None:
@@ -94,7 +94,7 @@ class Stream:
                     return
             except OSError:
                 pass
-            except Exception as error:  # of the HTTP client: half an answer
+            except Exception as error:  # the HTTP client got half an answer
                 if not type(error).__module__.startswith(("http", "json")):
                     raise
             else:

@@ -27,7 +27,7 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parent / "cluster"
 KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 _FLAGS = "-trimpath -buildvcs=false -mod=readonly"
-_TAGS = "grpcnotrace"  # without it the linker keeps every method of every type
+_TAGS = "grpcnotrace"  # without this tag the linker keeps every method of every type
 _FORGOTTEN_S = 30 * 86400
 _CONTAINERD = "github.com/containerd/containerd/v2"
 

@@ -34,7 +34,7 @@ from calabash.kubernetes.objects.names import GPUS, PLAN, STARTUP_TAINT
 from calabash.model.allocation import AllocationRecord
 from calabash.node.membership.container import pod_digits
 
-ZERO_MINOR = 5  # of /dev/zero
+ZERO_MINOR = 5  # minor number of /dev/zero
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def test_running_pods_keep_their_slices_when_the_daemon_set_is_deleted_and_made_
     cluster.wait_for(lambda: node.device_id_count() == 0, "the devices to be gone from the node")
     product.create(SPACE, user_pod("meanwhile", SHARE, FOREVER))
     already = {name: len(got_mib(product, name)) for name in running}
-    time.sleep(4)  # nobody serves the node for this long at least
+    time.sleep(4)  # no agent serves the node for at least this time
     assert product.pod(SPACE, "meanwhile")["status"]["phase"] == "Pending"
     bring_back(product)
     began = time.monotonic()

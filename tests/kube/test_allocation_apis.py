@@ -154,7 +154,7 @@ def test_pod_with_a_claim_is_bound_to_another_node_if_its_nominated_node_is_full
     if taken == "cpu":
         other["spec"] = {"nodeName": first, "containers": [{"name": "main", "image": "localhost/busybox:1"}]}
         other["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
-    else:  # by a scheduler that does not ask
+    else:  # by a scheduler that does not ask the planner
         del other["spec"]["schedulerName"], other["spec"]["schedulingGates"]
         other["spec"]["nodeSelector"] = {"kubernetes.io/hostname": first}
     del other["metadata"]["annotations"]

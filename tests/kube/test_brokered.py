@@ -25,7 +25,7 @@ from calabash.adapters.host.processes import start_time
 from calabash.kubernetes.objects.plan import PlannedContainer
 
 FILL = "load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
-RIGHT = "sim_cuda_ptx in_graphs && echo right"  # kernels run, and what they have computed is looked at
+RIGHT = "sim_cuda_ptx in_graphs && echo right"  # kernels run, and their results are checked
 HOLD = "sleep 1000"
 UNTIL_TOLD = "while [ ! -e /tmp/go ]; do sleep 0.1; done"
 
@@ -76,7 +76,7 @@ def workers(uid: str) -> list[int]:
             continue
         if ours and pod_of(int(entry.parent.name)) == uid:
             found.append(int(entry.parent.name))
-    return sorted(found, key=lambda pid: (start_time(pid), pid))  # numbers begin anew
+    return sorted(found, key=lambda pid: (start_time(pid), pid))  # process IDs can wrap around
 
 
 def strays(uid: str, pids: list[int]) -> list[str]:

@@ -81,7 +81,7 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] == "calabash"
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
-        # Events of nodes are in the namespace ``default``; who API servers are stands in ``kube-system``.
+        # Events of nodes are in the namespace ``default``; the CA of API servers' clients is in ``kube-system``.
         places = {"default", "kube-system"} if manifest["kind"] in {"Role", "RoleBinding"} else {NAMESPACE}
         assert manifest["metadata"].get("namespace", NAMESPACE) in {NAMESPACE, *places}
     names = [(m["kind"], m["metadata"]["name"]) for m in manifests]
@@ -417,7 +417,7 @@ def test_agent_mounts_the_directories_that_the_values_name() -> None:
     paths = {v["name"]: v.get("hostPath", {}).get("path") for v in spec["volumes"]}
     mounts: dict[str, Any] = {m["mountPath"]: m for m in agent["volumeMounts"]}
     for path in ("/data/calabash", "/data/kubelet/device-plugins", "/data/kubelet/pod-resources", "/run/cdi"):
-        assert paths[mounts[path]["name"]] == path  # what containers are given is mounted by its path on the node
+        assert paths[mounts[path]["name"]] == path  # the same path as on the node
     assert mounts["/data/calabash"]["mountPropagation"] == "Bidirectional"
     assert {m for m, mount in mounts.items() if mount.get("readOnly")} == {
         "/data/kubelet/pod-resources",

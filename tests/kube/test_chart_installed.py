@@ -59,7 +59,7 @@ NETWORK_OBJECTS = (
     "uplinks",
     "vpcs",
 )
-# What each component may do, all of it: {(group, resource): verbs}, with ``resource=name`` where a rule is for one object.
+# All permissions of each component: {(group, resource): verbs}, with ``resource=name`` if a rule is for one object.
 MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
     "calabash-agent": {
         ("", "pods"): {"get", "list", "watch"},
@@ -118,7 +118,7 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("coordination.k8s.io", "leases=calabash-server"): {"get", "patch"},
     },
 }
-# What a component may do besides, as the cluster itself says it: kube-scheduler beside the planner.
+# Further permissions, from roles of the cluster itself: those of the kube-scheduler beside the planner.
 BESIDES = {"calabash-planner": ("system:kube-scheduler", "system:volume-scheduler")}
 
 

@@ -154,7 +154,7 @@ def test_api_server_calls_a_webhook_in_the_test_process(control_plane: Cluster) 
     control_plane.api.create(path, {"metadata": {"name": "refuses"}, "webhooks": [webhook]})
     said: list[str] = []
 
-    def refused() -> bool:  # the API server takes a moment to know of it
+    def refused() -> bool:  # the API server applies it after a moment
         body = {"metadata": {"generateName": "asked-", "labels": {"ask": "yes"}}}
         try:
             control_plane.api.create("/api/v1/namespaces/default/configmaps", body)

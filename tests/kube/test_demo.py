@@ -84,7 +84,7 @@ def test_demo_cluster_can_be_used_as_documented_and_ends_with_ctrl_c(short: Path
         finally:
             demo.send_signal(signal.SIGINT)
         assert next(line for line in demo.stdout if not line.startswith("Ctrl-C")) == "ended\n"
-        demo.send_signal(signal.SIGINT)  # make and uv pass it on as well
+        demo.send_signal(signal.SIGINT)  # as make and uv pass it on
         assert demo.wait(60) == 0
     assert list(short.iterdir()) == []
 

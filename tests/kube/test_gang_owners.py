@@ -21,7 +21,7 @@ from tests.kube.product import PLANNER, USERS, start_admission
 from calabash.kubernetes.objects.names import GANG, GANG_SIZE, GPUS, PLAN
 
 PREFIX = "gangs"
-GROUPS = {  # of each system: the API of its groups
+GROUPS = {  # API of the groups of each system
     "coscheduling": ("scheduling.x-k8s.io", "v1alpha1"),
     "volcano": ("scheduling.volcano.sh", "v1beta1"),
 }

@@ -175,7 +175,7 @@ def test_card_changes_its_mode_only_when_its_last_slice_is_released(product: Pro
     start(product, "turn2", SEES, models=T4, mode="timeslice")
     wait_for_message(
         product, "turn2", f"{TEAM}/sliced"
-    )  # who waits for the change is not passed by those who keep it from coming
+    )  # a pod that waits for a mode change is not overtaken by pods that would prevent the change
     product.delete(TEAM, "turn0")
     product.cluster.wait_for(lambda: len(slices(product)) == 1, "the first to be gone")
     assert set(modes(product).values()) == {"", "timeslice"}
@@ -221,7 +221,7 @@ def test_mig_slice_outlives_its_agent_and_its_container_and_is_granted_though_th
     start(product, "before", until_told, {"nvidia.com/mig-1g.10gb": "1"}, restart="Always")
     first = said(product, "before", 2)
     start(product, "meanwhile", FOREVER, {"nvidia.com/mig-3g.40gb": "1"}, models=A100)
-    # The kubelet refuses a pod for good that comes to it while there is no agent.
+    # A pod that reaches the kubelet while there is no agent fails for good.
     cluster.wait_for(lambda: "startTime" in product.pod(TEAM, "meanwhile")["status"], "the kubelet to have taken it")
     cluster.restart("agent")
     got = said(product, "meanwhile", 2)

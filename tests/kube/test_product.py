@@ -51,9 +51,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     flags = ["--enable-aggregator-routing=true", *front_proxy(scratch)]
     with Cluster(lifecycle=True, apiserver=flags) as cluster:
         node = RealNode(cluster)
-        # As on a machine that systemd has started: what the agent mounts is seen by the node.
+        # As on a machine started by systemd: mounts of the agent are visible on the node.
         cluster.exec_inside("mount", "--make-rshared", "/", beside=node.name)
-        # As a node pool would register it: nothing but the agent comes onto the node until the agent has taken this away.
+        # As a node pool would register it: no other pod comes onto the node until the agent has removed this taint.
         cluster.kubectl("taint", "nodes", node.name, f"{STARTUP_TAINT}:NoSchedule")
         state = node.outside(STATE)
         state.parent.mkdir(parents=True)

@@ -183,12 +183,12 @@ def test_one_planner_has_all_nodes_again_when_the_others_have_ended(
     cluster.kill("planner", signal.SIGTERM)
     words = ["--kubeconfig", str(cluster.kubeconfig), "--listen", f"127.0.0.1:{PORT}", "--identity", "again"]
     cluster.start_program("planner", [str(Path(sys.executable).with_name("calabash")), "planner", *words])
-    node = planned.nodes[1]  # of pool a
+    node = planned.nodes[1]  # a node of pool a
     only_there: Json = {"nodeSelector": {"kubernetes.io/hostname": node}}
     pod = planned_pod("late", PART, **only_there)
     planned.create(SPACES[""], [pod])
     for name in (name for one in divided.values() for name in one.ports):
-        with suppress(RuntimeError):  # a test before this one killed it
+        with suppress(RuntimeError):  # killed by an earlier test
             cluster.kill(name, signal.SIGTERM)
     planned.wait_bound(SPACES[""], len(planned.pods(SPACES[""])))
     assert planned.bound(SPACES[""])["late"] == node

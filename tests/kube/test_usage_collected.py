@@ -146,7 +146,7 @@ def test_what_pods_hold_on_two_nodes_is_collected_though_an_agent_is_killed(coll
     killed = collected.nodes[0]
     cluster.kill(killed.agent)
     for node, name in zip(collected.nodes, names, strict=True):
-        node.create_file_in_pod(name, "/tmp/looked")  # it runs while nobody meters it
+        node.create_file_in_pod(name, "/tmp/looked")  # it runs while no agent meters it
     cluster.start(killed.agent)
     cluster.wait_for(lambda: killed.offered("calabash.dev/gpus"), "the agent that was started again")
     uids = [cluster.api.get(f"/api/v1/namespaces/default/pods/{name}")["metadata"]["uid"] for name in names]

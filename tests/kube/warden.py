@@ -68,7 +68,7 @@ def abandoned(root: Path) -> IO[str] | None:
     try:
         lock = (root / "lock").open("r+")
     except OSError:
-        return None  # its warden is about to make it, or has removed it all
+        return None  # its warden has not yet created it, or has removed everything
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -123,7 +123,7 @@ class _Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     allocation_api: AllocationApi = msgspec.field(name="door", default=AllocationApi.TOKENS)
 
 
-# Made at import: msgspec crashes when two threads make the first decoder of a type at once.
+# Created at import: msgspec crashes when two threads create the first decoder of a type at the same time.
 _DECODER = msgspec.json.Decoder(_Pod)
 
 

@@ -94,7 +94,7 @@ class SkippedObjects:
         while (skipped := self._waiting.get()) is not None and not self._stopping.is_set():
             try:
                 self._write(skipped)
-            except (CalabashError, ValueError) as error:  # the latter for what is no name of an object
+            except (CalabashError, ValueError) as error:  # ValueError: a name that no object can have
                 log.info("the event of a skipped object was not written", name=skipped.name, error=str(error))
             except Exception:
                 log.exception("the event of a skipped object was not written")

@@ -85,7 +85,7 @@ def look_up(
             if spec is not None:
                 asked[claim.name] = request_of(spec, classes)
         except CalabashError as error:
-            if error.reason is not Reason.NOT_FOUND:  # a class may come, as a claim may
+            if error.reason is not Reason.NOT_FOUND:  # a class may be created later, as a claim may
                 asked[claim.name] = error
     if by_name:
         try:

@@ -22,9 +22,7 @@ from calabash.sharing.vgpu import MODE as VGPU
 
 DRIVER = GROUP
 CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/"  # prefix of the resource name that every device class has
-EXTENDED = (
-    "extended-resources"  # how the claim is called here that kube-scheduler makes for what containers ask by names
-)
+EXTENDED = "extended-resources"  # claim created by kube-scheduler for resource names of containers
 OBSERVED = ModeName("observed")  # not allocated: administrators observe the card
 
 # Taints: reasons why a device takes no new claims.

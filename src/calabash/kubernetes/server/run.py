@@ -216,7 +216,7 @@ class ClusterProgram:
             visibility=cluster.visibility,
             queues=cluster.queues,
             devices=lambda: len(cluster.moment().devices),
-            settle=lambda: None,  # what pods hold is told by the API server, without being asked
+            settle=lambda: None,  # the API server reports by itself what pods hold
             traces=cluster.traces,
             notices=notifying(
                 order.settings.notifications,

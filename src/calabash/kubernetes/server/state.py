@@ -25,7 +25,7 @@ from calabash.kubernetes.planner.watch.facts_from_objects import may_concern_us,
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.model.request import DEFAULT_QUEUE
 
-TOLD_S = 5.0  # wait of a writer for its mirror
+TOLD_S = 5.0  # limit of a writer's wait until the mirror has its write
 
 log = structlog.get_logger(__name__)
 

@@ -77,7 +77,7 @@ import sys
 from pathlib import Path
 from calabash.adapters.gpu.nvidia import driver as nvidia
 from calabash.adapters.gpu.protocol import DriverOptions
-nvidia.SIM_ENVIRONMENT = "ELSEWHERE"  # as with real cards, no variable selects a simulated node
+nvidia.SIM_ENVIRONMENT = "ELSEWHERE"  # as with real cards: nobody says which node
 driver = nvidia.open_driver(DriverOptions(library=Path(sys.argv[1])))
 print(len(driver.devices()))
 """
