@@ -29,7 +29,7 @@ class LateKube:
 
     def __init__(self, client: MemoryKube) -> None:
         self._client = client
-        self.delivers = threading.Event()
+        self.stopped = threading.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -41,7 +41,7 @@ class LateKube:
         watch = self._client.watch(kind, *words, **more)
         something = watch._something
         if kind is POD:
-            watch._something = lambda: watch._closed or (not self.unplanned_pods.is_set() and something())  # type: ignore[method-assign]
+            watch._something = lambda: watch._closed or (not self.stopped.is_set() and something())  # type: ignore[method-assign]
         return watch
 
 
@@ -55,7 +55,7 @@ def test_new_leader_knows_earlier_writes_that_its_watch_did_not_deliver(world: W
     world.pod("p", GpuRequest(count=2), gates=[{"name": "example.com/other"}], priority=1)
     world.pod("q", GpuRequest(count=2))
     until(lambda: second.mirrors.pods.get("q", "team"), "known to both")
-    way.delivers.set()
+    way.stopped.set()
     body = {"spec": {"schedulingGates": [{"name": PLAN_GATE}]}}
     world.client.patch(POD, "p", "team", body=body)
 
