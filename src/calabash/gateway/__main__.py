@@ -19,11 +19,11 @@ from calabash.adapters.pool.streams import PoolStreams
 from calabash.api import endpoints
 from calabash.api.gateway import GatewayOrder
 from calabash.gateway.application import gateway_application
+from calabash.gateway.oidc.login import OidcLogin
 from calabash.gateway.serving.privileges import drop_privileges
 from calabash.gateway.serving.request_guard import Application, Message
 from calabash.gateway.serving.server import adopted, gateway_server, tls_context
-from calabash.gateway.sessions.store import Question
-from calabash.gateway.settings import Gateway
+from calabash.gateway.sessions.store import Question, Sessions
 from calabash.platform.home.logs import configure
 
 ORDER_BYTES_MAX = 1 << 20
@@ -39,9 +39,10 @@ def main() -> int:
     os.chdir(directory)  # the parent directories may be closed to the user that is switched to
     limits = console.limits
     pool = PoolStreams(name, connections=limits.waiting + limits.watchers, share=limits.waiting_per_user)
-    gateway = Gateway.from_settings(console, pool, credential=order.credential)
-    application = gateway_application(gateway)
-    asyncio.run(_warm_up(application, gateway))
+    sessions = Sessions(order.credential)
+    oidc = OidcLogin(console.oidc, credential=order.credential) if console.oidc.issuer else None
+    application = gateway_application(console, pool, credential=order.credential, sessions=sessions, oidc=oidc)
+    asyncio.run(_warm_up(application, sessions, pool))
     server = gateway_server(
         application,
         console.limits,
@@ -55,7 +56,7 @@ def main() -> int:
     return 0
 
 
-async def _warm_up(application: Application, gateway: Gateway) -> None:
+async def _warm_up(application: Application, sessions: Sessions, pool: PoolStreams) -> None:
     """Send some requests to the application, so that all modules are imported before privileges are dropped.
 
     Their files may not be readable afterwards. The requests need no answer of the pool.
@@ -70,11 +71,11 @@ async def _warm_up(application: Application, gateway: Gateway) -> None:
 
         scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
         headers = [(b"host", b"127.0.0.1"), (b"accept", b"text/html")]
-        proved = gateway.sessions.example(Question(method="GET", host="127.0.0.1", target=path))
+        proved = sessions.example(Question(method="GET", host="127.0.0.1", target=path))
         for given in ([], [(name.encode(), value.encode()) for name, value in proved.items()]):
             shown = {"headers": headers + given, "scheme": "http", "state": {}}
             await application({**scope, **shown}, body, ignored)
-    gateway.pool.close()  # its connections belong to the event loop of this call
+    pool.close()  # its connections belong to the event loop of this call
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:

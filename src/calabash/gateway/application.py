@@ -1,25 +1,31 @@
-"""The gateway's ASGI application: dispatch to the API, static files and pages."""
+"""The gateway's ASGI application: builds its parts, and dispatches to the API, static files and pages."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from calabash.adapters.pool.streams import PoolStreams
 from calabash.api import endpoints
+from calabash.api.gateway import ConsoleSettings
 from calabash.gateway.api.forwarding import Forwarder
+from calabash.gateway.api.principals import Principals
+from calabash.gateway.api.watch import Watchers
+from calabash.gateway.oidc.login import OidcLogin
+from calabash.gateway.serving.allowed_hosts import Hosts
+from calabash.gateway.serving.rate_limits import Buckets
 from calabash.gateway.serving.request_guard import Application, Receive, RequestGuard, Send
-from calabash.gateway.serving.static import FOREVER, PREFIX
+from calabash.gateway.serving.static import FOREVER, PREFIX, StaticFiles
 from calabash.gateway.sessions.gate import SessionGate
-from calabash.gateway.settings import Gateway
+from calabash.gateway.sessions.store import Sessions
 from calabash.gateway.site import Site
 
 API = endpoints.ROOT
+USER_FACTOR = 2  # default limit of requests for all tokens of a user, as a multiple of the limit of one token
 
 
 class _Dispatcher:
-    def __init__(self, gateway: Gateway) -> None:
-        self._static = gateway.static
-        self._api = Forwarder(gateway)
-        self._site = SessionGate(Site(gateway).application(), gateway)
+    def __init__(self, *, api: Application, site: Application, static: StaticFiles) -> None:
+        self._api, self._site, self._static = api, site, static
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -42,6 +48,45 @@ class _Dispatcher:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
 
 
-def gateway_application(gateway: Gateway) -> Application:
-    """Return the complete application, with the request guard in front."""
-    return RequestGuard(_Dispatcher(gateway), gateway)
+def gateway_application(
+    settings: ConsoleSettings,
+    pool: PoolStreams,
+    *,
+    credential: str,
+    sessions: Sessions,
+    oidc: OidcLogin | None,
+) -> Application:
+    """Return the complete application, with the request guard in front.
+
+    Args:
+        settings: settings of the console.
+        pool: client of the pool.
+        credential: credential that the pool has created for this gateway.
+        sessions: console sessions, whose keys are derived from ``credential``.
+        oidc: login at an OpenID Connect provider; None: not configured.
+    """
+    limits, static, principals = settings.limits, StaticFiles(start=sessions.start), Principals(pool)
+    rate = Buckets(limits.requests_per_second, limits.requests_at_once)
+    user_rate = Buckets(
+        limits.requests_per_second_per_user or USER_FACTOR * limits.requests_per_second,
+        limits.requests_at_once_per_user or USER_FACTOR * limits.requests_at_once,
+    )
+    site = Site(pool, credential=credential, sessions=sessions, static=static, oidc=oidc)
+    dispatcher = _Dispatcher(
+        api=Forwarder(
+            pool,
+            credential=credential,
+            principals=principals,
+            user_rate=user_rate,
+            watchers=Watchers(pool, principals, limits),
+        ),
+        site=SessionGate(site.application(), sessions, rate),
+        static=static,
+    )
+    return RequestGuard(
+        dispatcher,
+        hosts=Hosts(settings.hosts),
+        proxies=settings.proxies,
+        rate=rate,
+        refusals=Buckets(limits.refused_per_minute / 60.0, limits.refused_per_minute),
+    )

@@ -19,18 +19,21 @@ from litestar import Litestar, Response, get, post
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
+from calabash.adapters.pool.streams import PoolStreams
 from calabash.api import endpoints, tenancy_routes
 from calabash.api.gateway import SESSION_HEADER
 from calabash.api.tenancy import Me, SessionOrder
 from calabash.gateway.api.pool_api import PoolOfVisitor, SignedOutError
+from calabash.gateway.oidc.login import OidcLogin
 from calabash.gateway.oidc.pages import OidcPages
 from calabash.gateway.serving.allowed_hosts import without_name
 from calabash.gateway.serving.request_guard import forwarded_for
+from calabash.gateway.serving.static import StaticFiles
 from calabash.gateway.sessions.flashes import Flash, Flashes
 from calabash.gateway.sessions.gate import session_of, target_of
 from calabash.gateway.sessions.login import LoginOrder, Logins, decoded_body
 from calabash.gateway.sessions.redirects import HTML, Seen, go, local, redirect
-from calabash.gateway.settings import Gateway
+from calabash.gateway.sessions.store import Sessions
 from calabash.gateway.web.pages import ACTIONS, PAGES
 from calabash.gateway.web.pages.page import ConsolePage, PageAction, PageFile, Visit
 from calabash.gateway.web.rendering import loaded_environment, render
@@ -54,14 +57,25 @@ _STATUS = {
 
 
 class Site:
-    """HTTP handlers of one gateway."""
+    """HTTP handlers of one gateway.
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    Args:
+        pool: client of the pool.
+        credential: the gateway's own credential, for requests of sessions.
+        sessions: derives the keys of console sessions.
+        static: static files.
+        oidc: login at an OpenID Connect provider; None: not configured.
+    """
+
+    def __init__(
+        self, pool: PoolStreams, *, credential: str, sessions: Sessions, static: StaticFiles, oidc: OidcLogin | None
+    ) -> None:
+        self._pool, self._credential = pool, credential
+        self._sessions, self._static = sessions, static
         self._templates = loaded_environment()
         self._flashes = Flashes()
-        self._logins = Logins(gateway.pool, gateway.sessions, credential=gateway.credential)
-        self._oidc = gateway.oidc
+        self._logins = Logins(pool, sessions, credential=credential)
+        self._oidc = oidc
 
     def application(self) -> Litestar:
         """Return the ASGI application for all paths except the API and static files."""
@@ -94,10 +108,10 @@ class Site:
     async def log_out(self, request: Seen) -> Response[str]:
         """End the session in the pool."""
         session = self._session(request)
-        await self._gateway.pool.ask(
+        await self._pool.ask(
             endpoints.END_SESSION.method,
             endpoints.END_SESSION.path,
-            token=self._gateway.credential,
+            token=self._credential,
             headers={**forwarded_for(request.scope), SESSION_HEADER: session},
             holder=f"session {session}",
         )
@@ -151,8 +165,8 @@ class Site:
 
     def _visitor(self, request: Seen, session: str) -> PoolOfVisitor:
         return PoolOfVisitor(
-            self._gateway.pool,
-            self._gateway.credential,
+            self._pool,
+            self._credential,
             session=session,
             origin=forwarded_for(request.scope),
             holder=f"session {session}",
@@ -183,8 +197,8 @@ class Site:
             status: HTTP status of the reply.
         """
         every = {
-            "static": self._gateway.static.url,
-            "clock": self._gateway.sessions.clock(),
+            "static": self._static.url,
+            "clock": self._sessions.clock(),
             "session": session_of(request.scope),
             "me": None,
             "flash": None,

@@ -27,7 +27,6 @@ from calabash.gateway.sessions.store import (
     Sessions,
     request_proof,
 )
-from calabash.gateway.settings import Gateway
 
 TOKEN = "cal_abcdefghjk_apitoken"
 SESSION = "abcdefghjk"  # the id of a session of the console
@@ -126,8 +125,12 @@ class GatewayWorld:
     sessions: Sessions = field(init=False)
 
     def __post_init__(self) -> None:
-        made = Gateway.from_settings(self.settings, self.pool, credential=GATEWAY)
-        self.oidc, self.sessions, self.application = made.oidc, made.sessions, gateway_application(made)
+        self.sessions = Sessions(GATEWAY)
+        if self.settings.oidc.issuer:
+            self.oidc = OidcLogin(self.settings.oidc, credential=GATEWAY)
+        self.application = gateway_application(
+            self.settings, self.pool, credential=GATEWAY, sessions=self.sessions, oidc=self.oidc
+        )
 
     def proofs(
         self, method: str, path: str, body: bytes = b"", *, session: str = SESSION, host: str = HOST

@@ -13,12 +13,15 @@ from typing import Any
 
 import msgspec
 
+from calabash.adapters.pool.streams import PoolStreams
 from calabash.api import endpoints
 from calabash.api.openapi import openapi
 from calabash.api.routes import ROUTES
 from calabash.api.tenancy import SessionOrder
+from calabash.gateway.api.principals import Principals
 from calabash.gateway.api.routing import RouteTable
 from calabash.gateway.api.watch import Watchers
+from calabash.gateway.serving.rate_limits import Buckets
 from calabash.gateway.serving.request_guard import (
     Receive,
     Send,
@@ -30,7 +33,6 @@ from calabash.gateway.serving.request_guard import (
     too_many,
     while_connected,
 )
-from calabash.gateway.settings import Gateway
 from calabash.model.errors import CalabashError, Reason
 
 WAIT_S = 3700.0  # a request for a slice may wait for an hour
@@ -52,13 +54,24 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{8,512}\Z")
 
 
 class Forwarder:
-    """ASGI application for all paths below ``/v1``."""
+    """ASGI application for all paths below ``/v1``.
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    Args:
+        pool: client of the pool.
+        credential: the gateway's own credential, for the exchange of login codes.
+        principals: users of tokens.
+        user_rate: rate limit of requests for each user, over all tokens of the user.
+        watchers: serves streams of changes.
+    """
+
+    def __init__(
+        self, pool: PoolStreams, *, credential: str, principals: Principals, user_rate: Buckets, watchers: Watchers
+    ) -> None:
+        self._pool, self._credential = pool, credential
+        self._principals, self._user_rate = principals, user_rate
         self._table = RouteTable(ROUTES)
         self._document = openapi()
-        self._watch = Watchers(gateway)
+        self._watch = watchers
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         try:
@@ -87,8 +100,8 @@ class Forwarder:
                 hint="send `Authorization: Bearer TOKEN`; create a token with `calabash token create`",
             )
         origin = forwarded_for(scope)
-        holder = "" if exchange else await self._gateway.principals.user_of(shown, origin=origin)
-        wait_s = self._gateway.user_requests.take(holder) if holder else 0.0
+        holder = "" if exchange else await self._principals.user_of(shown, origin=origin)
+        wait_s = self._user_rate.take(holder) if holder else 0.0
         if wait_s:
             await too_many(send, wait_s)
             return
@@ -99,11 +112,9 @@ class Forwarder:
         body = await body_of(receive)
         if exchange:
             _require_code(body)
-        token = self._gateway.credential if exchange else shown
+        token = self._credential if exchange else shown
         target = f"{path}?{query}" if query else path
-        asked = self._gateway.pool.ask(
-            method, target, body, token=token, headers=origin, timeout_s=WAIT_S, holder=holder
-        )
+        asked = self._pool.ask(method, target, body, token=token, headers=origin, timeout_s=WAIT_S, holder=holder)
         replied = await while_connected(scope, receive, asked)
         given = [(b"content-type", replied.headers.get("content-type", "application/json").encode("latin-1"))]
         if replied.status == 401:

@@ -17,10 +17,12 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from calabash.adapters.pool.streams import PoolStreams
 from calabash.api.changes import LIST_CHANGES, ChangeList
+from calabash.api.gateway import GatewayLimits
 from calabash.gateway.api.pool_api import PoolOfVisitor
+from calabash.gateway.api.principals import Principals
 from calabash.gateway.serving.request_guard import Receive, Send, forwarded_for, while_connected
-from calabash.gateway.settings import Gateway
 from calabash.model.errors import CalabashError, Reason
 
 WAIT_S = 15.0  # interval of keep-alive comments
@@ -40,13 +42,13 @@ class Watchers:
     that each user can have some.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, pool: PoolStreams, principals: Principals, limits: GatewayLimits) -> None:
+        self._pool, self._principals, self._limits = pool, principals, limits
         self._watchers: dict[str, dict[asyncio.Event, None]] = {}  # user -> events that end its watchers, oldest first
 
     async def serve(self, scope: Any, receive: Receive, send: Send, token: str, headers: Mapping[str, str]) -> None:
         """Serve one watcher until it disconnects. Raises CalabashError only before the reply has started."""
-        user = await self._gateway.principals.user_of(token, origin=forwarded_for(scope))
+        user = await self._principals.user_of(token, origin=forwarded_for(scope))
         self._make_room(user)
         end = asyncio.Event()
         self._watchers.setdefault(user, {})[end] = None
@@ -56,7 +58,7 @@ class Watchers:
             self._leave(user, end)
 
     def _make_room(self, user: str) -> None:
-        limits, own = self._gateway.settings.limits, len(self._watchers.get(user, ()))
+        limits, own = self._limits, len(self._watchers.get(user, ()))
         most = min(limits.watchers_per_user, limits.watchers)
         if own < most and sum(map(len, self._watchers.values())) >= limits.watchers:
             largest = max(self._watchers, key=lambda one: len(self._watchers[one]))
@@ -80,7 +82,7 @@ class Watchers:
             self._watchers.pop(user, None)
 
     async def _watch(self, scope: Any, send: Send, token: str, headers: Mapping[str, str], end: asyncio.Event) -> None:
-        pool = PoolOfVisitor(self._gateway.pool, token, origin=forwarded_for(scope))
+        pool = PoolOfVisitor(self._pool, token, origin=forwarded_for(scope))
         said = headers.get("last-event-id", "")
         number = int(said) if said.isascii() and said.isdigit() and len(said) < 18 else -1
         found = await pool.get(LIST_CHANGES, query={"after": str(number)})

@@ -18,7 +18,8 @@ import structlog
 
 from calabash.api import endpoints, replies, requests
 from calabash.api.gateway import SESSION_HEADER
-from calabash.gateway.settings import Gateway
+from calabash.gateway.serving.allowed_hosts import Hosts
+from calabash.gateway.serving.rate_limits import Buckets
 from calabash.model.errors import CalabashError, Reason
 
 log = structlog.get_logger(__name__)
@@ -162,16 +163,27 @@ async def refuse(send: Send, status: int, error: CalabashError, *headers: tuple[
 
 
 class RequestGuard:
-    """ASGI middleware that checks requests and adds security headers."""
+    """ASGI middleware that checks requests and adds security headers.
 
-    def __init__(self, application: Application, gateway: Gateway) -> None:
+    Args:
+        application: gets the requests that pass.
+        hosts: host names under which the gateway may be reached.
+        proxies: addresses of trusted proxies.
+        rate: rate limit of requests for each token, session or peer (a local user or an address).
+        refusals: rate limit of refused credentials for each peer.
+    """
+
+    def __init__(
+        self, application: Application, *, hosts: Hosts, proxies: list[str], rate: Buckets, refusals: Buckets
+    ) -> None:
         self._application = application
-        self._gateway = gateway
+        self._hosts, self._proxies = hosts, proxies
+        self._rate, self._refusals = rate, refusals
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        address, scheme = client_of(scope, self._gateway.settings.proxies)
+        address, scheme = client_of(scope, self._proxies)
         scope["scheme"] = scheme
         scope["calabash.address"] = address
         seen = {"status": 0}
@@ -210,7 +222,7 @@ class RequestGuard:
 
     def _refused(self, scope: Any) -> tuple[int, CalabashError] | None:
         headers = headers_of(scope)
-        if not self._gateway.hosts.accepts(headers.get("host", "")):
+        if not self._hosts.accepts(headers.get("host", "")):
             return (
                 421,
                 CalabashError(
@@ -235,17 +247,17 @@ class RequestGuard:
         """
         headers = headers_of(scope)
         if shown := headers.get("authorization", ""):
-            return self._gateway.requests.take("token " + hashlib.sha256(shown.encode()).hexdigest())
+            return self._rate.take("token " + hashlib.sha256(shown.encode()).hexdigest())
         if SESSION_HEADER in headers:
             return 0.0
-        return self._gateway.requests.take(f"peer {peer_of(scope)}")
+        return self._rate.take(f"peer {peer_of(scope)}")
 
     async def _hold_back(self, scope: Any) -> None:
         """Delay the reply to a refused credential if too many credentials of its peer were refused.
 
         This limits how many credentials a client can try. Other requests of the peer are not delayed.
         """
-        if self._gateway.refusals.take(f"peer {peer_of(scope)}"):
+        if self._refusals.take(f"peer {peer_of(scope)}"):
             connection = scope["state"].get(CONNECTION)
             await (connection.hold_back if connection else sleep)(REFUSAL_S)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calabash.api.gateway import SESSION_HEADER
+from calabash.gateway.serving.rate_limits import Buckets
 from calabash.gateway.serving.request_guard import (
     SESSION_SCOPE,
     Application,
@@ -24,8 +25,8 @@ from calabash.gateway.sessions.store import (
     ProvenReply,
     ProvenSession,
     Question,
+    Sessions,
 )
-from calabash.gateway.settings import Gateway
 from calabash.model.errors import CalabashError, Reason
 
 
@@ -36,11 +37,16 @@ def session_of(scope: Any) -> str:
 
 
 class SessionGate:
-    """ASGI middleware for pages: verifies the session of each request, and refuses requests with an invalid proof."""
+    """ASGI middleware for pages: verifies the session of each request, and refuses requests with an invalid proof.
 
-    def __init__(self, application: Application, gateway: Gateway) -> None:
-        self._application = application
-        self._gateway = gateway
+    Args:
+        application: gets the requests that name no session or prove it.
+        sessions: verifies proofs.
+        rate: rate limit of requests for each session.
+    """
+
+    def __init__(self, application: Application, sessions: Sessions, rate: Buckets) -> None:
+        self._application, self._sessions, self._rate = application, sessions, rate
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
@@ -49,13 +55,13 @@ class SessionGate:
             return
         body = await body_of(receive)
         question = Question(method=scope["method"], host=headers.get("host", ""), target=target_of(scope), body=body)
-        proven = self._gateway.sessions.proven(headers, question, scheme=scope["scheme"])
+        proven = self._sessions.proven(headers, question, scheme=scope["scheme"])
         if proven is None:
             await self._unproven(send)
             return
         scope[SESSION_SCOPE] = proven
         signed = _Signed(send, proven)
-        wait_s = self._gateway.requests.take(f"session {proven.id}")
+        wait_s = self._rate.take(f"session {proven.id}")
         if wait_s:
             await too_many(signed.send, wait_s)
             return
@@ -67,7 +73,7 @@ class SessionGate:
             reason=Reason.NOT_AUTHENTICATED,
             hint="log in again: `calabash login-link` prints a link",
         )
-        await refuse(send, 401, error, (CLOCK_HEADER.encode(), self._gateway.sessions.clock().encode()))
+        await refuse(send, 401, error, (CLOCK_HEADER.encode(), self._sessions.clock().encode()))
 
 
 class _Signed:

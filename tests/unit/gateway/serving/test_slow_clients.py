@@ -7,14 +7,11 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.unit.gateway.standin import GATEWAY, TOKEN, GatewayWorld
+from tests.unit.gateway.standin import TOKEN, GatewayWorld
 
-from calabash.api.gateway import ConsoleSettings, GatewayLimits
-from calabash.gateway.application import gateway_application
 from calabash.gateway.serving import request_guard
 from calabash.gateway.serving import server as serving_server
 from calabash.gateway.serving.server import gateway_server
-from calabash.gateway.settings import Gateway
 
 SHORT_S, HANG_S, LARGE = 0.3, 60.0, 32 << 20
 WHOLE = f"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
@@ -37,10 +34,7 @@ def _served(client: Callable[[int], Awaitable[None]], answers: dict[str, object]
     async def both() -> None:
         world = GatewayWorld()
         world.pool.answers.update(answers or {})
-        settings = ConsoleSettings(limits=GatewayLimits())
-        server = gateway_server(
-            gateway_application(Gateway.from_settings(settings, world.pool, credential=GATEWAY)), settings.limits
-        )
+        server = gateway_server(world.application, world.settings.limits)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen(16)
