@@ -119,7 +119,7 @@ def test_a_reading_stays_within_what_the_card_has(bench: Bench) -> None:
         assert reading.processes == bench.driver.processes(device.uuid)
 
 
-def test_a_card_that_is_not_there_is_not_found(bench: Bench) -> None:
+def test_card_that_is_not_there_is_not_found(bench: Bench) -> None:
     for ask in (bench.driver.read, bench.driver.processes):
         with pytest.raises(CalabashError) as caught:
             ask(DeviceUuid("GPU-00000000-0000-0000-0000-000000000000"))

@@ -329,7 +329,7 @@ def test_a_program_that_ends_by_itself_leaves_nothing(world: World, hold: str) -
     assert ended["reason"] == "ended"
 
 
-def test_a_program_that_is_killed_leaves_nothing(world: World, hold: str) -> None:
+def test_program_that_is_killed_leaves_nothing(world: World, hold: str) -> None:
     tenant, allocation = start_holder(world, hold)
     tenant.kill()
     nothing_is_left(world, workers(allocation, tenant))

@@ -169,7 +169,7 @@ MEASURED = (
 
 
 @pytest.mark.parametrize("subject", AGAIN)
-def test_the_shim_and_the_simulated_driver_pass_their_tests(subject: str) -> None:
+def test_shim_and_the_simulated_driver_pass_their_tests(subject: str) -> None:
     file, chosen, count = AGAIN[subject]
     cross_libraries()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=600"]

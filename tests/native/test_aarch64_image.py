@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_image_for_aarch64_runs_the_product_and_writes_control_pages(
+def test_image_for_aarch64_runs_the_product_and_writes_control_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")  # everything is in the cache

@@ -113,7 +113,7 @@ def possible(parameter: Any) -> bool:
     return stars > 1 or (stars == 1 and not parameter.c_type.startswith("const ")) or parameter.direction == "in"
 
 
-def test_the_table_holds_every_function_of_the_headers_and_nothing_else(facts: Facts) -> None:
+def test_table_holds_every_function_of_the_headers_and_nothing_else(facts: Facts) -> None:
     assert disagreements(CUDA, facts) == []
     assert len(facts[0]) == 634
     assert len([f for f in CUDA if f.origin == "cuda"]) == 634
@@ -155,11 +155,11 @@ def named(symbol: str) -> Any:
         ),
     ],
 )
-def test_a_wrongly_edited_row_is_noticed(table: list[Any], facts: Facts) -> None:
+def test_wrongly_edited_row_is_noticed(table: list[Any], facts: Facts) -> None:
     assert disagreements(table, facts) != []
 
 
-def test_the_table_is_what_the_importer_makes_of_the_headers(tmp_path: Path) -> None:
+def test_table_is_what_the_importer_makes_of_the_headers(tmp_path: Path) -> None:
     command = [sys.executable, str(API / "import_headers.py"), "--include", str(HEADERS_13), "--output", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
     for name in ("cuda.tsv", "nvml.tsv"):
@@ -217,7 +217,7 @@ def same(one: str, other: str) -> str:
     return f'_Static_assert(__builtin_types_compatible_p({one}, {other}), "{other}");'
 
 
-def test_the_nvml_table_holds_every_function_of_the_header() -> None:
+def test_nvml_table_holds_every_function_of_the_header() -> None:
     declared = declared_symbols(HEADERS_13, "nvml.h", "-DNVML_NO_UNVERSIONED_FUNC_DEFS")
     assert {f.symbol for f in NVML} == declared
     assert len(NVML) > 390
@@ -294,13 +294,13 @@ def resolve(resolver: Path, questions: list[tuple[str, int, bool]]) -> list[tupl
         ("cuNoSuchThing", 13000, False, ("-", 1)),
     ],
 )
-def test_the_youngest_function_that_the_caller_can_know_is_chosen(
+def test_youngest_function_that_the_caller_can_know_is_chosen(
     resolver: Path, base: str, version: int, per_thread: bool, answer: tuple[str, int]
 ) -> None:
     assert resolve(resolver, [(base, version, per_thread)]) == [answer]
 
 
-def test_the_resolver_agrees_with_its_rule_for_every_name_and_version(resolver: Path) -> None:
+def test_resolver_agrees_with_its_rule_for_every_name_and_version(resolver: Path) -> None:
     versions = sorted({f.version + step for f in CUDA for step in (-1, 0)} | {13010})
     bases = sorted({f.base for f in CUDA})
     questions = [(base, version, flag) for base in bases for version in versions for flag in (False, True)]
@@ -341,7 +341,7 @@ def stub_library(generated: Path) -> Path:
     return library
 
 
-def test_a_simulated_driver_exports_exactly_the_names_of_the_table(stub_library: Path) -> None:
+def test_simulated_driver_exports_exactly_the_names_of_the_table(stub_library: Path) -> None:
     listing = subprocess.run(["nm", "-D", "--defined-only", stub_library], capture_output=True, text=True, check=True)
     kinds = {line.split()[2]: line.split()[1] for line in listing.stdout.splitlines()}
     assert set(kinds) == {f.symbol for f in CUDA}
@@ -361,7 +361,7 @@ def test_what_nobody_serves_answers_not_supported_and_names_itself(stub_library:
         assert number.value == index, f.symbol
 
 
-def test_a_served_function_wins_over_its_stub_and_its_per_thread_twin_calls_it(stub_library: Path) -> None:
+def test_served_function_wins_over_its_stub_and_its_per_thread_twin_calls_it(stub_library: Path) -> None:
     library = ctypes.CDLL(str(stub_library))
     assert (library.cuInit(0), library.cuInit(1)) == (0, 1)
     assert library.cuStreamQuery(None) == 0
@@ -370,7 +370,7 @@ def test_a_served_function_wins_over_its_stub_and_its_per_thread_twin_calls_it(s
     assert library.cuProfilerStart() == 1, "the twin was not told that stream 0 is the thread's own"
 
 
-def test_a_preloaded_library_of_the_same_names_does_not_reach_the_drivers_own_table(
+def test_preloaded_library_of_the_same_names_does_not_reach_the_drivers_own_table(
     stub_library: Path, tmp_path: Path
 ) -> None:
     source, preload = tmp_path / "preload.c", tmp_path / "preload.so"
@@ -381,7 +381,7 @@ def test_a_preloaded_library_of_the_same_names_does_not_reach_the_drivers_own_ta
     assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
 
 
-def test_a_broken_line_of_the_table_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_broken_line_of_the_table_is_refused_with_its_place(tmp_path: Path) -> None:
     table = tmp_path / "cuda.tsv"
     good = "cuInit\tcuInit\t2000\tplain\tcuda\tCUresult\tin unsigned int Flags\n"
     table.write_text(good)

@@ -26,13 +26,13 @@ def tool(name: str) -> ModuleType:
 cformat, reference_api = tool("cformat"), tool("reference_api")
 
 
-def test_the_coverage_page_is_what_the_built_libraries_say() -> None:
+def test_coverage_page_is_what_the_built_libraries_say() -> None:
     command = [sys.executable, "-m", "tools.reference_api", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}run `make docs` after a change of hooks or of the simulator"
 
 
-def test_the_coverage_page_names_every_function_once_and_tells_served_from_unserved() -> None:
+def test_coverage_page_names_every_function_once_and_tells_served_from_unserved() -> None:
     page = reference_api.driver_api_page()
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE)
     names = [name for name, _ in rows]
@@ -47,13 +47,13 @@ def test_the_coverage_page_names_every_function_once_and_tells_served_from_unser
     assert cells["nvmlDeviceSetMigMode"][1] == "denied"
 
 
-def test_a_per_thread_function_counts_as_served_when_its_plain_twin_is() -> None:
+def test_per_thread_function_counts_as_served_when_its_plain_twin_is() -> None:
     inside = reference_api.served(reference_api.SIMGPU / "libcuda.so.1")
     assert {"cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds"} <= inside
     assert not {"cuEGLStreamConsumerConnect", "cuVDPAUCtxCreate_v2"} & inside
 
 
-def test_the_formatter_lists_offenders_and_mends_them(
+def test_formatter_lists_offenders_and_mends_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = tmp_path / "good.c", tmp_path / "bad.c"

@@ -98,7 +98,7 @@ def test_nvml_reports_the_mig_profiles_of_the_table_and_of_no_other_card(node: N
         assert strip == sorted(expected), card["key"]
 
 
-def test_a_size_may_be_written_in_binary_units_and_an_empty_field_is_zero() -> None:
+def test_size_may_be_written_in_binary_units_and_an_empty_field_is_zero() -> None:
     assert cards.number("memory_bytes", "15GiB") == 15 << 30
     assert cards.number("l2_bytes", "96KiB") == 96 << 10
     assert cards.number("pci_device_id", "0x1DB510DE") == 0x1DB510DE
@@ -112,7 +112,7 @@ def test_what_is_no_number_is_refused(text: str) -> None:
         cards.number("memory_bytes", text)
 
 
-def test_a_row_with_a_field_too_few_is_refused(tmp_path: Path) -> None:
+def test_row_with_a_field_too_few_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "cards.tsv"
     table.write_text("key\tA\tB\nsm_count\t1\n")
     with pytest.raises(cards.TableError, match="row 1 has 2 fields, the first has 3"):

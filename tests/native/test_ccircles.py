@@ -37,7 +37,7 @@ def test_two_units_that_call_each_other_are_a_circle_and_each_arrow_names_what_t
     ]
 
 
-def test_a_header_that_declares_anothers_function_ties_it_to_that_one(tmp_path: Path) -> None:
+def test_header_that_declares_anothers_function_ties_it_to_that_one(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
         {
@@ -48,7 +48,7 @@ def test_a_header_that_declares_anothers_function_ties_it_to_that_one(tmp_path: 
     assert report(folder)[0] == "circle in .: all, one"
 
 
-def test_a_source_and_its_header_are_one_unit(tmp_path: Path) -> None:
+def test_source_and_its_header_are_one_unit(tmp_path: Path) -> None:
     folder = write(
         tmp_path, {"one.h": "int one(void);\n", "one.c": '#include "one.h"\nint one(void)\n{\n    return 1;\n}\n'}
     )
@@ -66,14 +66,14 @@ def test_a_source_and_its_header_are_one_unit(tmp_path: Path) -> None:
     ],
     ids=["comment", "text", "a static of the same name", "a member", "a local variable"],
 )
-def test_a_mention_that_is_no_call_is_no_arrow(tmp_path: Path, mention: str) -> None:
+def test_mention_that_is_no_call_is_no_arrow(tmp_path: Path, mention: str) -> None:
     folder = write(
         tmp_path, {"one.c": '#include "two.h"\nint one(void)\n{\n    return two();\n}\n', "two.h": "", "two.c": mention}
     )
     assert report(folder) == []
 
 
-def test_a_function_whose_address_is_taken_is_an_arrow(tmp_path: Path) -> None:
+def test_function_whose_address_is_taken_is_an_arrow(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
         {

@@ -85,13 +85,13 @@ def test_what_the_real_compiler_makes_loads_and_computes_on_a_simulated_card(
 
 @needs_nvcc
 @pytest.mark.parametrize("loader", ["module", "library"])
-def test_the_same_program_runs_unchanged_on_a_slice(world: World, loader: str) -> None:
+def test_same_program_runs_unchanged_on_a_slice(world: World, loader: str) -> None:
     slot = world.slot(cap=GIB)
     assert slot.run(image_program(), image("fatbin"), loader) == "done"
 
 
 @needs_nvcc
-def test_an_image_without_code_for_this_card_is_refused_as_a_driver_refuses_it(world: World) -> None:
+def test_image_without_code_for_this_card_is_refused_as_a_driver_refuses_it(world: World) -> None:
     command = [str(image_program()), str(image("of another card")), "module"]
     done = subprocess.run(command, env=world.environment(), capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
@@ -99,7 +99,7 @@ def test_an_image_without_code_for_this_card_is_refused_as_a_driver_refuses_it(w
 
 
 @needs_nvcc
-def test_a_damaged_image_is_an_error_and_no_crash(world: World, tmp_path: Path) -> None:
+def test_damaged_image_is_an_error_and_no_crash(world: World, tmp_path: Path) -> None:
     for kind in ("fatbin", "ptx in a fatbin", "uncompressed fatbin", "cubin"):
         whole = image(kind).read_bytes()
         for sound in (10, 50, len(whole) // 4):
@@ -119,7 +119,7 @@ def resolved_program() -> Path:
 @pytest.mark.parametrize("check", ["memory", "pools", "events", "graphs", "names", "default-stream"])
 @pytest.mark.parametrize("version", ["12000", "12090", "13000"])
 @pytest.mark.parametrize("flags", ["1", "2"], ids=["legacy", "per-thread"])
-def test_a_program_that_resolves_everything_at_run_time_works_bare_and_on_a_slice(
+def test_program_that_resolves_everything_at_run_time_works_bare_and_on_a_slice(
     world: World, check: str, version: str, flags: str
 ) -> None:
     command = [str(resolved_program()), check, version, flags]
@@ -153,7 +153,7 @@ def real_card() -> bool:
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("linking", ["shared", "static"])
 @pytest.mark.parametrize("version", RUNTIMES)
-def test_a_program_of_the_runtime_does_its_work_on_a_real_card(version: str, linking: str, check: str) -> None:
+def test_program_of_the_runtime_does_its_work_on_a_real_card(version: str, linking: str, check: str) -> None:
     assert real_card()
     command = [str(runtime_program(version, linking)), check]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -11,7 +11,7 @@ from tests.native.simnode import Node, compile_holder, until
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tenant.py"
 
 
-def test_the_example_keeps_the_card_busy(tmp_path: Path) -> None:
+def test_example_keeps_the_card_busy(tmp_path: Path) -> None:
     node = Node(tmp_path / "node.state", "T4", compile_holder())
     command = [sys.executable, str(EXAMPLE), "--seconds", "60", "--kernel-us", "5000"]
     program = subprocess.Popen(command, env=node.environment, stdout=subprocess.DEVNULL)

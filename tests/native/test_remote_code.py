@@ -65,13 +65,13 @@ def ask(environment: dict[str, str], tmp_path: Path, *what: object) -> Any:
     return json.loads(out.read_text())
 
 
-def test_a_program_has_a_current_context_after_two_round_trips(node: RemoteNode, tmp_path: Path) -> None:
+def test_program_has_a_current_context_after_two_round_trips(node: RemoteNode, tmp_path: Path) -> None:
     counted = ask(node.environment(), tmp_path, "started")
     assert counted["questions"] == 2
     assert counted["image_bytes"] == 0
 
 
-def test_a_program_has_launched_its_first_kernel_after_five_round_trips(node: RemoteNode, tmp_path: Path) -> None:
+def test_program_has_launched_its_first_kernel_after_five_round_trips(node: RemoteNode, tmp_path: Path) -> None:
     assert ask(node.environment(), tmp_path, "first_kernel")["questions"] <= 5
 
 
@@ -84,7 +84,7 @@ def test_attributes_of_kernels_arrive_with_the_image(node: RemoteNode, tmp_path:
     assert (told["threads"], told["name"], told["missing"]) == (1024, "add_number", 500)
 
 
-def test_the_second_start_of_a_program_sends_no_byte_of_code(keeping: RemoteNode, images: Path, tmp_path: Path) -> None:
+def test_second_start_of_a_program_sends_no_byte_of_code(keeping: RemoteNode, images: Path, tmp_path: Path) -> None:
     assert ask(keeping.environment(), tmp_path, "loaded")["load"]["image_bytes"] == len(IMAGE)
     assert hashlib.blake2b(IMAGE, digest_size=32).digest() in images.read_bytes()
     again = ask(keeping.environment(), tmp_path, "loaded")["load"]
@@ -110,7 +110,7 @@ def test_file_without_images_is_an_empty_cache(
     assert ask(node.environment(), tmp_path, "loaded")["load"]["image_bytes"] == 0
 
 
-def test_a_link_in_the_place_of_the_file_is_not_followed(keeping: RemoteNode, images: Path, tmp_path: Path) -> None:
+def test_link_in_the_place_of_the_file_is_not_followed(keeping: RemoteNode, images: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"of somebody else")
     images.symlink_to(elsewhere)
@@ -199,7 +199,7 @@ def test_unchanged_attribute_is_sent_once(node: RemoteNode, tmp_path: Path) -> N
     assert (told["value"], told["refused"], told["launch"]) == (65536, 1, 0)
 
 
-def test_a_variable_of_a_module_is_found_once_and_is_memory_like_any_other(node: RemoteNode, tmp_path: Path) -> None:
+def test_variable_of_a_module_is_found_once_and_is_memory_like_any_other(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "variable")
     assert told["asked"]["commands"] == 0
     assert (told["bytes"], told["values"], told["missing"]) == (64, [7, 9], 500)
@@ -212,7 +212,7 @@ def test_linked_image_is_not_sent_back(node: RemoteNode, tmp_path: Path) -> None
     assert told["load"]["questions"] == 1
 
 
-def test_a_cooperative_launch_asks_once_whether_all_its_blocks_fit(node: RemoteNode, tmp_path: Path) -> None:
+def test_cooperative_launch_asks_once_whether_all_its_blocks_fit(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "cooperative")
     assert (told["fits"], told["end"]) == (0, 0)
     assert told["again"]["questions"] == 0
@@ -226,7 +226,7 @@ def test_missing_server_gives_no_device_and_one_line_of_explanation(tmp_path: Pa
     assert "nobody.sock" in said[0]
 
 
-def test_the_forwarding_driver_without_an_address_says_so(tmp_path: Path) -> None:
+def test_forwarding_driver_without_an_address_says_so(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "CALABASH_REMOTE"}
     assert ask(environment | {"LD_LIBRARY_PATH": str(REMOTE_DIR)}, tmp_path, "devices") == {"init": 100}
     said = (tmp_path / "program.err").read_text().splitlines()

@@ -162,7 +162,7 @@ def test_workers_end_with_their_host(node: RemoteNode) -> None:
         until(lambda: has_ended(worker), "the worker lives on")
 
 
-def test_a_host_ends_with_its_owner(tmp_path: Path) -> None:
+def test_host_ends_with_its_owner(tmp_path: Path) -> None:
     read, write = os.pipe()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "sock"))

@@ -42,7 +42,7 @@ def test_order_is_as_it_is_without_a_network_between(node: RemoteNode, check: st
     assert node.device()["used_bytes"] == 0
 
 
-def test_a_copy_to_pageable_memory_has_come_when_its_call_returns(node: RemoteNode) -> None:
+def test_copy_to_pageable_memory_has_come_when_its_call_returns(node: RemoteNode) -> None:
     node.run("sim_cuda_order", "pageable")
     node.wait_for_workers()
 

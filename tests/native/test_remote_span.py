@@ -41,7 +41,7 @@ def test_devices_of_two_servers_are_apart_and_say_so(world: SpanWorld) -> None:
     assert world.ended()
 
 
-def test_a_child_of_the_program_has_no_driver_and_its_parent_keeps_its_own(world: SpanWorld) -> None:
+def test_child_of_the_program_has_no_driver_and_its_parent_keeps_its_own(world: SpanWorld) -> None:
     world.run("remote_span", "child")
     assert world.ended()
 
@@ -53,7 +53,7 @@ def test_visible_devices_are_chosen_among_those_of_all_servers(world: SpanWorld)
     assert world.run("remote_span", "chosen", CUDA_VISIBLE_DEVICES="1").split("\n")[:1] == both[1:]
 
 
-def test_the_loss_of_one_server_leaves_the_contexts_of_the_other(world: SpanWorld, local: CudaNode) -> None:
+def test_loss_of_one_server_leaves_the_contexts_of_the_other(world: SpanWorld, local: CudaNode) -> None:
     err = world.directory / "lost.err"
     with err.open("w") as told:
         process = subprocess.Popen(
@@ -79,7 +79,7 @@ def test_the_loss_of_one_server_leaves_the_contexts_of_the_other(world: SpanWorl
 
 
 @pytest.mark.parametrize("check", sorted(c for c in {*MEMORY.values()} if c not in LOCAL_ONLY))
-def test_a_program_of_one_device_runs_in_a_span_as_without(world: SpanWorld, check: str) -> None:
+def test_program_of_one_device_runs_in_a_span_as_without(world: SpanWorld, check: str) -> None:
     world.run("sim_cuda_memory", check)
     assert world.ended()
 
@@ -116,7 +116,7 @@ def test_nvml_shows_the_cards_of_all_servers(tmp_path: Path) -> None:
     assert not together
 
 
-def test_a_server_that_is_not_there_is_told_at_the_start(world: SpanWorld) -> None:
+def test_server_that_is_not_there_is_told_at_the_start(world: SpanWorld) -> None:
     lost = world.environment(CALABASH_REMOTE=f"span:unix:{world.nodes[0].socket}\nunix:{world.directory}/nobody")
     done = subprocess.run(
         [str(program("remote_span")), "chosen"], env=lost, capture_output=True, text=True, timeout=60, check=False

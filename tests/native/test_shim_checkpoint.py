@@ -55,7 +55,7 @@ def used(slot: Slot) -> int:
     return total
 
 
-def test_what_a_checkpointed_process_held_is_free_for_its_siblings_and_charged_again_at_its_return(slot: Slot) -> None:
+def test_memory_of_a_checkpointed_process_is_free_for_siblings_and_charged_again_at_restore(slot: Slot) -> None:
     with target(slot, 2048) as process:
         assert used(slot) == BASE + 2048 * MIB
         assert act(slot, process.pid, "LCS") == [OK, OK, CHECKPOINTED]
@@ -94,7 +94,7 @@ def test_when_the_driver_refuses_the_restore_nothing_stays_charged(slot: Slot) -
         assert used(slot) == BASE + 2048 * MIB
 
 
-def test_a_process_of_another_slice_or_of_none_is_left_alone(slot: Slot) -> None:
+def test_process_of_another_slice_or_of_none_is_left_alone(slot: Slot) -> None:
     other = slot.world.slot("other", cap=GIB)
     with target(other, 64) as process:
         command = slot.start(program("sim_cuda_checkpoint"), "act", str(process.pid), "LCRUST")
@@ -107,7 +107,7 @@ def test_a_process_of_another_slice_or_of_none_is_left_alone(slot: Slot) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may checkpoint a process in a user namespace of its own")
-def test_a_process_in_a_namespace_below_is_found_by_the_pid_that_it_has_here(slot: Slot) -> None:
+def test_process_in_a_namespace_below_is_found_by_the_pid_that_it_has_here(slot: Slot) -> None:
     wrapped = ["unshare", "-rpf", "--mount-proc"]
     if subprocess.run([*wrapped, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this user may not make namespaces")
@@ -120,7 +120,7 @@ def test_a_process_in_a_namespace_below_is_found_by_the_pid_that_it_has_here(slo
         assert used(slot) == BASE + 64 * MIB
 
 
-def test_a_process_that_dies_while_it_is_checkpointed_leaves_nothing_charged(slot: Slot) -> None:
+def test_process_that_dies_while_it_is_checkpointed_leaves_nothing_charged(slot: Slot) -> None:
     with target(slot, 512) as process:
         assert act(slot, process.pid, "LC") == [OK, OK]
     slot.reap_all()

@@ -27,20 +27,20 @@ def test_memory_nodes_are_counted_while_the_device_holds_their_memory(slot: Slot
     assert slot.world.device()["alloc_bytes"] == 0
 
 
-def test_a_graph_that_would_exceed_the_cap_is_refused(slot: Slot) -> None:
+def test_graph_that_would_exceed_the_cap_is_refused(slot: Slot) -> None:
     seen = stages(slot.tenant("graph", 2 * GIB))
     assert seen["launched"] == [OUT_OF_MEMORY, 0]
     assert seen["kept"] == [OUT_OF_MEMORY, 0]
     assert slot.world.device()["alloc_peak_bytes"] == 0
 
 
-def test_a_graph_that_just_fits_can_be_launched_again_and_again(slot: Slot) -> None:
+def test_graph_that_just_fits_can_be_launched_again_and_again(slot: Slot) -> None:
     seen = stages(slot.tenant("graph", GIB))
     assert seen["launched"][0] == SUCCESS
     assert slot.world.device()["alloc_peak_bytes"] == GIB
 
 
-def test_an_allocation_under_capture_costs_nothing_until_the_graph_is_launched(slot: Slot) -> None:
+def test_allocation_under_capture_costs_nothing_until_the_graph_is_launched(slot: Slot) -> None:
     seen = stages(slot.tenant("capture", 64 * MIB))
     assert seen["captured"] == [0]
     assert seen["launched"][0] in (0, 64 * MIB)
@@ -48,7 +48,7 @@ def test_an_allocation_under_capture_costs_nothing_until_the_graph_is_launched(s
     assert slot.usage.device(0).peak_bytes >= 64 * MIB
 
 
-def test_a_captured_graph_that_would_exceed_the_cap_is_refused(slot: Slot) -> None:
+def test_captured_graph_that_would_exceed_the_cap_is_refused(slot: Slot) -> None:
     process = slot.start(*slot.tenant_command("capture", 2 * GIB))
     out, _ = process.communicate(timeout=60)
     assert "captured 0" in out

@@ -20,7 +20,7 @@ def world(tmp_path: Path) -> World:
     return World.create(tmp_path)
 
 
-def test_a_green_context_costs_little_beside_the_primary_one_whose_memory_it_uses(world: World) -> None:
+def test_green_context_costs_little_beside_the_primary_one_whose_memory_it_uses(world: World) -> None:
     slot = world.slot(cap=GIB, context=CONTEXT * MIB)
     used = dict(line.split() for line in slot.run(program("green"), "book").splitlines())
     assert {when: int(mib) for when, mib in used.items()} == {
@@ -36,7 +36,7 @@ def test_a_green_context_costs_little_beside_the_primary_one_whose_memory_it_use
     assert world.device()["used_bytes"] == 0
 
 
-def test_a_flood_of_green_contexts_stays_within_the_slice(world: World) -> None:
+def test_flood_of_green_contexts_stays_within_the_slice(world: World) -> None:
     slot = world.slot(cap=(CONTEXT + 5 * GREEN) * MIB, context=CONTEXT * MIB)
     assert slot.run(program("green"), "flood") == f"5 {OUT_OF_MEMORY}"
     assert world.device()["used_peak_bytes"] <= (CONTEXT + 5 * GREEN) * MIB

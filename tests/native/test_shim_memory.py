@@ -59,7 +59,7 @@ def test_cap_of_zero_means_no_cap(world: World) -> None:
     assert world.slot(cap=0).tenant("alloc", 30 * GIB) == str(SUCCESS)
 
 
-def test_a_lower_cap_takes_effect_at_the_next_allocation(slot: Slot) -> None:
+def test_lower_cap_takes_effect_at_the_next_allocation(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", str(512 * MIB))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -165,7 +165,7 @@ def test_frees_in_a_stream_make_room_without_a_wait(slot: Slot) -> None:
     assert slot.world.device()["alloc_peak_bytes"] <= GIB
 
 
-def test_a_block_of_virtual_memory_lives_until_its_last_reference_and_mapping(slot: Slot) -> None:
+def test_block_of_virtual_memory_lives_until_its_last_reference_and_mapping(slot: Slot) -> None:
     assert slot.tenant("vmm").split("\n") == [
         f"created {4 * MIB}",
         f"released {4 * MIB}",
@@ -193,12 +193,12 @@ def test_contexts_of_many_processes_fit_exactly(world: World) -> None:
         assert world.device()["used_peak_bytes"] <= 3 * CONTEXT + 4 * MIB
 
 
-def test_a_context_that_ends_is_given_back_and_a_second_retain_costs_nothing(world: World) -> None:
+def test_context_that_ends_is_given_back_and_a_second_retain_costs_nothing(world: World) -> None:
     slot = world.slot(cap=2 * CONTEXT + 8 * MIB, context=CONTEXT)
     assert slot.tenant("contexts") == f"{CONTEXT + 8 * MIB} 0 0"
 
 
-def test_a_slice_smaller_than_one_context_says_so_once(world: World) -> None:
+def test_slice_smaller_than_one_context_says_so_once(world: World) -> None:
     slot = world.slot(cap=100 * MIB, context=CONTEXT)
     process = slot.start(*slot.tenant_command("many-contexts", 1))
     out, err = process.communicate(timeout=60)
@@ -209,14 +209,14 @@ def test_a_slice_smaller_than_one_context_says_so_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("way", ["module", "file", "library"])
-def test_the_variables_of_a_module_are_charged_once_from_load_to_unload(slot: Slot, way: str) -> None:
+def test_variables_of_a_module_are_charged_once_from_load_to_unload(slot: Slot, way: str) -> None:
     taken = 100 * MIB
     assert slot.tenant("module", taken, way) == f"{SUCCESS} {taken} {taken} 0"
     assert slot.world.device()["alloc_bytes"] == 0
 
 
 @pytest.mark.parametrize("way", ["module", "file", "library"])
-def test_a_module_whose_variables_exceed_the_cap_is_not_loaded(slot: Slot, way: str) -> None:
+def test_module_whose_variables_exceed_the_cap_is_not_loaded(slot: Slot, way: str) -> None:
     assert slot.tenant("module", 20 * GIB, way) == f"{OUT_OF_MEMORY} 0 0 0"
     assert slot.world.device()["alloc_peak_bytes"] == 0
 

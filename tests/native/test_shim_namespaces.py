@@ -31,7 +31,7 @@ def in_container(slot: Slot, *command: str) -> list[str]:
     return ["unshare", "-rm", "sh", "-c", f'{script} && exec env LD_PRELOAD="$SHIM" "$@"', "sh", *command]
 
 
-def test_the_fixed_path_wins_over_whatever_the_environment_says(world: World) -> None:
+def test_fixed_path_wins_over_whatever_the_environment_says(world: World) -> None:
     real, forged = world.slot("real", cap=GIB), world.slot("forged", cap=8 * GIB)
     command = in_container(real, *real.tenant_command("alloc", 2 * GIB))
     shim = real.environment()["LD_PRELOAD"]
@@ -40,7 +40,7 @@ def test_the_fixed_path_wins_over_whatever_the_environment_says(world: World) ->
     assert forged.procs() == []
 
 
-def test_a_damaged_slot_at_the_fixed_path_is_not_replaced_by_the_environments(world: World) -> None:
+def test_damaged_slot_at_the_fixed_path_is_not_replaced_by_the_environments(world: World) -> None:
     real, forged = world.slot("real", cap=GIB), world.slot("forged", cap=8 * GIB)
     (real.path / "limits").unlink()
     command = in_container(real, *real.tenant_command("init"))

@@ -73,7 +73,7 @@ NEEDS_ROOT: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("spoil", [*SPOILS, *(NEEDS_ROOT if os.geteuid() == 0 else ())])
-def test_a_slot_that_is_not_as_it_should_be_refuses_the_gpu_in_one_clear_line(slot: Slot, spoil: str) -> None:
+def test_slot_that_is_not_as_it_should_be_refuses_the_gpu_in_one_clear_line(slot: Slot, spoil: str) -> None:
     assert init(slot) == (str(SUCCESS), "")
     (SPOILS | NEEDS_ROOT)[spoil](slot.path)
     answer, message = init(slot)
@@ -89,7 +89,7 @@ def test_no_slot_at_all_refuses_the_gpu_and_says_what_to_do(slot: Slot) -> None:
     assert "calabash run" in message
 
 
-def test_a_relative_path_is_not_followed(slot: Slot) -> None:
+def test_relative_path_is_not_followed(slot: Slot) -> None:
     answer, _ = init(slot, CALABASH_SLOT=os.path.relpath(slot.path))
     assert answer == str(NOT_PERMITTED)
 
@@ -118,7 +118,7 @@ def test_every_process_holds_the_lease_until_it_dies(slot: Slot) -> None:
         fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_an_allocation_that_has_ended_takes_no_new_process(slot: Slot) -> None:
+def test_allocation_that_has_ended_takes_no_new_process(slot: Slot) -> None:
     with (slot.path / "lease").open("rb") as lease:
         fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
         answer, message = init(slot)
@@ -126,7 +126,7 @@ def test_an_allocation_that_has_ended_takes_no_new_process(slot: Slot) -> None:
     assert "ended" in message
 
 
-def test_a_process_is_named_in_the_usage_page_while_it_lives(slot: Slot) -> None:
+def test_process_is_named_in_the_usage_page_while_it_lives(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", "4096")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -149,7 +149,7 @@ def test_exec_gives_the_memory_to_nobody(slot: Slot) -> None:
     assert slot.run("/bin/sh", "-c", command).split() == [str(SUCCESS)] * 4
 
 
-def test_a_tenant_cannot_write_its_limits(slot: Slot) -> None:
+def test_tenant_cannot_write_its_limits(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", "4096")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -160,7 +160,7 @@ def test_a_tenant_cannot_write_its_limits(slot: Slot) -> None:
     assert line.split()[1] == "r--s"
 
 
-def test_the_shim_adds_no_descriptor_below_200(slot: Slot) -> None:
+def test_shim_adds_no_descriptor_below_200(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", "4096")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -170,7 +170,7 @@ def test_the_shim_adds_no_descriptor_below_200(slot: Slot) -> None:
     assert [int(fd) >= 200 for fd, link in links.items() if link.startswith(str(slot.path))] == [True]
 
 
-def test_a_slot_whose_membership_is_the_kernels_needs_no_lease_and_takes_none(slot: Slot) -> None:
+def test_slot_whose_membership_is_the_kernels_needs_no_lease_and_takes_none(slot: Slot) -> None:
     (slot.path / "lease").unlink()
     offset: int = LimitsStruct.flags.offset  # type: ignore[attr-defined]
     poke(slot.path / "limits", offset, struct.pack("<I", LIMITS_LEASELESS))
@@ -184,7 +184,7 @@ def test_a_slot_whose_membership_is_the_kernels_needs_no_lease_and_takes_none(sl
     assert [link for link in links if link.startswith(str(slot.path))] == []
 
 
-def test_a_lease_that_is_a_pipe_refuses_the_gpu_instead_of_waiting_for_a_writer(slot: Slot) -> None:
+def test_lease_that_is_a_pipe_refuses_the_gpu_instead_of_waiting_for_a_writer(slot: Slot) -> None:
     replace_by_fifo(slot.path / "lease")
     answer, message = init(slot)
     assert answer == str(NOT_PERMITTED)
@@ -213,17 +213,17 @@ def refusal(slot: Slot, member: list[str]) -> str:
     return err if out.strip() == str(NOT_PERMITTED) else out.strip()
 
 
-def test_a_member_of_roots_pool_runs_in_its_own_slot(slot: Slot, member: list[str]) -> None:
+def test_member_of_roots_pool_runs_in_its_own_slot(slot: Slot, member: list[str]) -> None:
     assert refusal(slot, member) == str(SUCCESS)
 
 
-def test_a_member_of_roots_pool_cannot_take_the_slot_of_another_allocation(slot: Slot, member: list[str]) -> None:
+def test_member_of_roots_pool_cannot_take_the_slot_of_another_allocation(slot: Slot, member: list[str]) -> None:
     larger = slot.world.slot("larger", cap=8 * GIB)
     assert init(larger) == (str(SUCCESS), ""), "whoever is no member may"
     assert "is not that of this process" in refusal(larger, member)
 
 
-def test_a_member_of_roots_pool_cannot_forge_a_slot_where_it_can_write(
+def test_member_of_roots_pool_cannot_forge_a_slot_where_it_can_write(
     slot: Slot, member: list[str], tmp_path: Path
 ) -> None:
     """The slot itself is valid, but its directory is writable by other users."""

@@ -48,7 +48,7 @@ def test_what_cannot_be_paged_fills_its_part_of_the_card(slot: Slot, family: str
     assert _pageable_bytes(slot) == 0
 
 
-def test_a_program_that_holds_the_cap_has_only_what_was_given_at_once_on_the_card_for_good(slot: Slot) -> None:
+def test_program_that_holds_the_cap_has_only_what_was_given_at_once_on_the_card_for_good(slot: Slot) -> None:
     with slot.start_holder(4 * GIB):
         assert _pageable_bytes(slot) == 0
         with slot.start_holder(6 * GIB):
@@ -65,7 +65,7 @@ def test_every_family_is_given_back_to_the_byte_beyond_the_card(slot: Slot) -> N
         assert slot.usage.device(0).used_bytes == 5 * GIB == _pageable_bytes(slot)
 
 
-def test_the_program_is_told_the_whole_cap_however_large_the_card_is(slot: Slot) -> None:
+def test_program_is_told_the_whole_cap_however_large_the_card_is(slot: Slot) -> None:
     assert slot.tenant("view").split() == [str(CAP), str(CAP), str(CAP), "1"]
 
 
@@ -79,12 +79,12 @@ def test_managed_memory_has_no_handles_for_others(slot: Slot) -> None:
     assert "hint: " in err
 
 
-def test_a_program_is_left_alone_with_messages_unless_it_asks(slot: Slot) -> None:
+def test_program_is_left_alone_with_messages_unless_it_asks(slot: Slot) -> None:
     process = slot.start(*slot.tenant_command("beyond", GIB))
     assert process.communicate(timeout=60)[1] == ""
 
 
-def test_the_driver_never_refuses_what_was_let_through_however_many_ask(world: World) -> None:
+def test_driver_never_refuses_what_was_let_through_however_many_ask(world: World) -> None:
     cap, spill = 96 * MIB, 32 * MIB
     total = world.device()["memory_total_bytes"] - world.device()["memory_reserved_bytes"]
     bystander = world.slot("bystander", cap=20 * GIB)
@@ -121,7 +121,7 @@ def test_processes_killed_at_random_leave_nothing_pageable_behind(world: World) 
     assert slot.usage.device(0).peak_bytes <= 128 * MIB
 
 
-def test_a_slot_without_spilling_says_so_in_words_that_an_older_library_reads(world: World) -> None:
+def test_slot_without_spilling_says_so_in_words_that_an_older_library_reads(world: World) -> None:
     plain, spilling = world.slot("plain"), world.slot("spilling", cap=CAP, spill=SPILL)
     assert (plain.limits._page.version, plain.usage._page.version) == (1, 1)
     assert (spilling.limits._page.version, spilling.usage._page.version) == (2, 2)

@@ -26,18 +26,18 @@ def exported() -> set[str]:
     return {line.split()[-1] for line in listing.stdout.splitlines()}
 
 
-def test_the_library_exports_its_hooks_and_the_dynamic_linkers_names_and_nothing_else() -> None:
+def test_library_exports_its_hooks_and_the_dynamic_linkers_names_and_nothing_else() -> None:
     assert exported() == names("hooks.txt") | names("denied.txt") | {"dlsym", "dlvsym", "dlopen", "dlmopen"}
 
 
-def test_the_library_needs_no_younger_c_library_than_2_17() -> None:
+def test_library_needs_no_younger_c_library_than_2_17() -> None:
     listing = subprocess.run(["objdump", "-T", str(SHIM)], check=True, capture_output=True, text=True).stdout
     versions = {tuple(int(n) for n in v.split(".")) for v in re.findall(r"GLIBC_([0-9.]+)", listing)}
     assert versions
     assert max(versions) <= (2, 17)
 
 
-def test_the_library_needs_no_other_library_than_the_c_library() -> None:
+def test_library_needs_no_other_library_than_the_c_library() -> None:
     listing = subprocess.run(["readelf", "-d", str(SHIM)], check=True, capture_output=True, text=True).stdout
     assert re.findall(r"NEEDED.*\[(.*)\]", listing) == ["libc.so.6"]
 
@@ -59,18 +59,18 @@ def test_the_library_needs_no_other_library_than_the_c_library() -> None:
         "lookup_libc",
     ],
 )
-def test_a_program_that_looks_the_driver_up_is_held_to_its_cap(slot: Slot, way: str) -> None:
+def test_program_that_looks_the_driver_up_is_held_to_its_cap(slot: Slot, way: str) -> None:
     assert slot.run(program("finder"), way, str(2 * GIB)) == str(OUT_OF_MEMORY)
     assert slot.run(program("finder"), way, str(GIB // 2)) == str(SUCCESS)
     assert slot.usage.device(0).denied_count == 1
 
 
-def test_a_program_that_opens_the_driver_by_its_path_is_held_to_its_cap(slot: Slot) -> None:
+def test_program_that_opens_the_driver_by_its_path_is_held_to_its_cap(slot: Slot) -> None:
     path = SIMGPU / "libcuda.so.1"
     assert slot.run(program("finder"), "handle", str(2 * GIB), str(path)) == str(OUT_OF_MEMORY)
 
 
-def test_a_program_that_opens_a_copy_of_the_driver_is_held_to_its_cap(slot: Slot, tmp_path: Path) -> None:
+def test_program_that_opens_a_copy_of_the_driver_is_held_to_its_cap(slot: Slot, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "mydriver.so"
     copy.parent.mkdir()
     shutil.copy(SIMGPU / "libcuda.so.1", copy)
@@ -90,7 +90,7 @@ def test_what_is_no_driver_is_opened_in_the_namespace_that_was_asked_for(slot: S
     assert slot.run("python3", "-c", script) == "True None"
 
 
-def test_a_linked_program_is_held_to_its_cap(slot: Slot) -> None:
+def test_linked_program_is_held_to_its_cap(slot: Slot) -> None:
     assert slot.tenant("alloc", 2 * GIB) == str(OUT_OF_MEMORY)
     assert slot.tenant("alloc", GIB // 2) == str(SUCCESS)
 

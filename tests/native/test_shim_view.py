@@ -65,7 +65,7 @@ def world(tmp_path: Path) -> World:
     return World.create(tmp_path, "4xA100-40GB")
 
 
-def test_the_driver_and_nvml_show_the_slice_and_agree(world: World) -> None:
+def test_driver_and_nvml_show_the_slice_and_agree(world: World) -> None:
     slot = world.slot(cap=3 * GIB)
     with slot.start_holder(GIB):
         left, total, whole, count = (int(word) for word in slot.tenant("view").split())
@@ -134,12 +134,12 @@ def test_visible_devices_are_the_slices_in_the_order_asked_for(world: World) -> 
     assert slot.run(program("devices"), CUDA_VISIBLE_DEVICES=by_name).split("\n")[1:] == [uuids[1]]
 
 
-def test_a_card_outside_the_slice_cannot_be_asked_for(world: World) -> None:
+def test_card_outside_the_slice_cannot_be_asked_for(world: World) -> None:
     foreign = world.uuids()[0]
     assert world.slot(devices=(3,)).run(program("devices"), CUDA_VISIBLE_DEVICES=foreign) == "0"
 
 
-def test_a_container_is_shown_the_devices_of_the_requests_that_it_names(world: World) -> None:
+def test_container_is_shown_the_devices_of_the_requests_that_it_names(world: World) -> None:
     uuids = world.uuids()
     own = [uuid.removeprefix("GPU-") for uuid in uuids]
     slot = world.slot(devices=(3, 1, 2), cap=GIB)
@@ -173,7 +173,7 @@ def slot_count(world: World, places: str) -> int:
     return int(world.slot(devices=(3, 1)).run(program("devices"), CALABASH_REQUEST_0=places).split()[0])
 
 
-def test_a_container_with_two_claims_is_refused(world: World) -> None:
+def test_container_with_two_claims_is_refused(world: World) -> None:
     slot = world.slot()
     assert slot.tenant("init", CALABASH_CLAIM_1="ml/one") == str(SUCCESS)
     process = slot.start(program("tenant"), "init", CALABASH_CLAIM_1="ml/one", CALABASH_CLAIM_2="ml/two")
@@ -192,7 +192,7 @@ def test_each_device_of_a_slice_has_its_own_counters(world: World) -> None:
         assert world.device(0)["alloc_bytes"] == 600 * MIB
 
 
-def test_a_program_without_a_slot_gets_no_device(world: World) -> None:
+def test_program_without_a_slot_gets_no_device(world: World) -> None:
     environment = world.slot().environment() | {"CALABASH_SLOT": "/nowhere"}
     done = subprocess.run([str(program("tenant")), "init"], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(NOT_PERMITTED)

@@ -41,7 +41,7 @@ def test_each_call_needs_its_state_and_leads_to_the_next(node: CudaNode) -> None
     assert act(node, 1, "LCRUST") == [INVALID] * 6, "that is no process of this node"
 
 
-def test_a_checkpointed_process_holds_nothing_and_finds_its_memory_as_it_was(node: CudaNode) -> None:
+def test_checkpointed_process_holds_nothing_and_finds_its_memory_as_it_was(node: CudaNode) -> None:
     target = node.start("sim_cuda_checkpoint", "target", 512)
     assert held(node) == 512
     assert act(node, target.pid, "LC") == [OK, OK]
@@ -52,7 +52,7 @@ def test_a_checkpointed_process_holds_nothing_and_finds_its_memory_as_it_was(nod
     assert ask(target) == "used"
 
 
-def test_a_locked_process_waits_at_its_next_call_until_it_is_unlocked(node: CudaNode) -> None:
+def test_locked_process_waits_at_its_next_call_until_it_is_unlocked(node: CudaNode) -> None:
     target = node.start("sim_cuda_checkpoint", "target", 64)
     assert act(node, target.pid, "L") == [OK]
     assert target.stdin is not None
@@ -90,7 +90,7 @@ def test_without_room_it_stays_checkpointed_until_there_is_some(node: CudaNode) 
     assert ask(target) == "used"
 
 
-def test_the_end_of_a_checkpointed_process_leaves_nothing(node: CudaNode) -> None:
+def test_end_of_a_checkpointed_process_leaves_nothing(node: CudaNode) -> None:
     target = node.start("sim_cuda_checkpoint", "target", 512)
     assert act(node, target.pid, "LC") == [OK, OK]
     target.kill()
@@ -99,7 +99,7 @@ def test_the_end_of_a_checkpointed_process_leaves_nothing(node: CudaNode) -> Non
     assert node.device()["used_bytes"] == 0
 
 
-def test_a_process_may_take_itself_off_its_card(node: CudaNode) -> None:
+def test_process_may_take_itself_off_its_card(node: CudaNode) -> None:
     assert act(node, "self", "LCSRUS") == [OK, OK, CHECKPOINTED, OK, OK, RUNNING]
 
 

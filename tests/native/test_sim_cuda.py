@@ -97,7 +97,7 @@ def test_memory(node: CudaNode, check: str) -> None:
     assert node.device()["used_bytes"] == 0
 
 
-def test_a_card_beside_a_grace_cpu_reaches_all_memory_of_the_program(tmp_path: Path) -> None:
+def test_card_beside_a_grace_cpu_reaches_all_memory_of_the_program(tmp_path: Path) -> None:
     node = CudaNode(tmp_path / "node.state", "GH200")
     node.run("sim_cuda_memory", "coherent")
     assert node.device()["used_bytes"] == 0
@@ -151,7 +151,7 @@ def test_what_is_not_served_is_listed_functions_apart_from_kernels(node: CudaNod
     assert {"name": "stranger", "kind": "kernel", "count": 3} in shown
 
 
-def test_a_kernel_that_is_not_known_is_named_once_on_stderr(node: CudaNode) -> None:
+def test_kernel_that_is_not_known_is_named_once_on_stderr(node: CudaNode) -> None:
     done = subprocess.run(
         [program("sim_cuda_order"), "nonsense"], env=node.environment(), capture_output=True, text=True, check=True
     )

@@ -50,7 +50,7 @@ def alone_ms(node: CudaNode, count: int, each_ns: int) -> float:
     return statistics.median(spin(node, count, each_ns, 1)[0] for _ in range(REPEATS))
 
 
-def test_a_process_alone_has_the_whole_card(node: CudaNode) -> None:
+def test_process_alone_has_the_whole_card(node: CudaNode) -> None:
     assert alone_ms(node, 100, 3_000_000) == pytest.approx(300, abs=2)
 
 
@@ -63,7 +63,7 @@ def test_two_processes_slow_each_other_and_the_card_is_busy_for_the_sum(node: Cu
     assert node.device(1)["busy_ns"] == REPEATS * 600_000_000  # index 1 is the faster card, CUDA's device 0
 
 
-def test_a_slow_card_takes_longer_by_its_factor(node: CudaNode) -> None:
+def test_slow_card_takes_longer_by_its_factor(node: CudaNode) -> None:
     assert simctl("inject", node.state, "--gpu", 1, "slow", "250%").returncode == 0
     assert node.device(1)["slow_permille"] == 2500
     assert alone_ms(node, 20, 1_000_000) == pytest.approx(50, abs=2)
@@ -107,7 +107,7 @@ def test_processes_killed_at_random_points_leave_nothing(node: CudaNode) -> None
     node.run("sim_cuda_load", "fill", 64, CUDA_VISIBLE_DEVICES="1")
 
 
-def test_a_forked_child_does_not_keep_the_memory_of_its_killed_parent(node: CudaNode) -> None:
+def test_forked_child_does_not_keep_the_memory_of_its_killed_parent(node: CudaNode) -> None:
     parent = node.start("sim_cuda_load", "orphan", CUDA_VISIBLE_DEVICES="1")
     assert node.device(0)["alloc_bytes"] == 64 * MIB
     parent.kill()
@@ -115,7 +115,7 @@ def test_a_forked_child_does_not_keep_the_memory_of_its_killed_parent(node: Cuda
     assert node.device(0)["used_bytes"] == 0
 
 
-def test_the_peak_is_of_what_the_living_hold(node: CudaNode) -> None:
+def test_peak_is_of_what_the_living_hold(node: CudaNode) -> None:
     """A process that has ended holds nothing, also before it was swept."""
     alive = node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES="1")
     dead = node.start("sim_cuda_load", "orphan", CUDA_VISIBLE_DEVICES="1")
@@ -128,7 +128,7 @@ def test_the_peak_is_of_what_the_living_hold(node: CudaNode) -> None:
     assert after["alloc_peak_bytes"] == 64 * MIB
 
 
-def test_a_killed_neighbour_does_not_keep_the_card(node: CudaNode) -> None:
+def test_killed_neighbour_does_not_keep_the_card(node: CudaNode) -> None:
     greedy = node.start("sim_cuda_load", "spin", 100, 60_000_000_000, CUDA_VISIBLE_DEVICES="0")
     go(greedy)
     until(lambda: node.device(1)["busy_ns"] > 0, "its kernel to run")
@@ -138,7 +138,7 @@ def test_a_killed_neighbour_does_not_keep_the_card(node: CudaNode) -> None:
     assert alone < 190  # beside a neighbour it would be 200
 
 
-def test_an_uncorrectable_error_ends_the_contexts_that_were_there_and_no_later_one(node: CudaNode) -> None:
+def test_uncorrectable_error_ends_the_contexts_that_were_there_and_no_later_one(node: CudaNode) -> None:
     before = node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES="1")
     assert ask(before) == "0 0 0"
     node.inject("ecc-double")
@@ -147,21 +147,21 @@ def test_an_uncorrectable_error_ends_the_contexts_that_were_there_and_no_later_o
     assert ask(after) == "0 0 0"
 
 
-def test_a_lost_card_fails_every_call_and_is_not_seen_by_new_processes(node: CudaNode) -> None:
+def test_lost_card_fails_every_call_and_is_not_seen_by_new_processes(node: CudaNode) -> None:
     holder = node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES="1")
     node.inject("lost")
     assert ask(holder) == "999 999 999"
     assert len(node.run("sim_cuda_load", "devices").split()) == 1
 
 
-def test_an_injected_failure_denies_one_allocation(node: CudaNode) -> None:
+def test_injected_failure_denies_one_allocation(node: CudaNode) -> None:
     holder = node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES="1")
     node.inject("alloc-fail", 2)
     assert [ask(holder) for _ in range(3)] == ["0 0 0", "0 0 2", "0 0 0"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sets the compute mode, as on a real card")
-def test_a_card_in_exclusive_mode_takes_one_process(node: CudaNode) -> None:
+def test_card_in_exclusive_mode_takes_one_process(node: CudaNode) -> None:
     set_mode = f"""
 from pynvml import *
 nvmlInit()

@@ -74,7 +74,7 @@ def test_every_check_passes_under_the_sanitizers(tmp_path: Path, name: str, chec
         assert done.returncode == 0, f"{check}: exit {done.returncode}\n{done.stderr[-4000:]}"
 
 
-def test_a_context_ends_while_another_thread_uses_what_is_in_it(tmp_path: Path) -> None:
+def test_context_ends_while_another_thread_uses_what_is_in_it(tmp_path: Path) -> None:
     node = CudaNode(tmp_path / "node.state", "T4")
     environment = node.environment(LD_LIBRARY_PATH=str(sanitized()), ASAN_OPTIONS="detect_leaks=0")
     done = subprocess.run(

@@ -42,7 +42,7 @@ LONG = (
 )
 
 
-def test_a_library_is_unloaded_when_its_kernels_have_ended_and_has_a_module_in_a_context(tmp_path: Path) -> None:
+def test_library_is_unloaded_when_its_kernels_have_ended_and_has_a_module_in_a_context(tmp_path: Path) -> None:
     node = CudaNode(tmp_path / "node.state", "A30")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, kernel(LONG, 1)],

@@ -56,7 +56,7 @@ def nvml(node: CudaNode, expression: str) -> list[int]:
     return answer
 
 
-def test_a_server_starts_with_the_first_client_and_the_lists_name_both(service: Service) -> None:
+def test_server_starts_with_the_first_client_and_the_lists_name_both(service: Service) -> None:
     assert service.control("get_server_list") == ""
     client = service.client()
     assert client.result == CUDA_SUCCESS
@@ -71,7 +71,7 @@ def test_a_server_starts_with_the_first_client_and_the_lists_name_both(service: 
     assert clients == [client.process.pid]
 
 
-def test_a_client_sees_its_share_of_multiprocessors_and_its_environment_can_only_lessen_it(service: Service) -> None:
+def test_client_sees_its_share_of_multiprocessors_and_its_environment_can_only_lessen_it(service: Service) -> None:
     first = service.client()
     assert first.sms == A100_SMS
     assert service.control("set_active_thread_percentage", service.server, 50) == "50.0"
@@ -114,14 +114,14 @@ def test_shares_that_come_to_more_than_the_card_are_lessened_alike(service: Serv
         assert 360 < milliseconds < 440  # 200 ms of the card each, both at once
 
 
-def test_a_client_alone_runs_as_fast_as_its_share(service: Service) -> None:
+def test_client_alone_runs_as_fast_as_its_share(service: Service) -> None:
     client = service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25")
     milliseconds, result = client.ask("card 50 1000000")
     assert int(result) == CUDA_SUCCESS
     assert float(milliseconds) == pytest.approx(200, rel=0.01)
 
 
-def test_the_server_holds_clients_to_its_limit_and_the_environment_can_only_lessen_it(service: Service) -> None:
+def test_server_holds_clients_to_its_limit_and_the_environment_can_only_lessen_it(service: Service) -> None:
     service.client()
     service.control("set_device_pinned_mem_limit", service.server, uuid(service.node)[:20], "2048M")
     held = service.client(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=8G")
@@ -133,7 +133,7 @@ def test_the_server_holds_clients_to_its_limit_and_the_environment_can_only_less
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sets the compute mode, as on a real card")
-def test_the_exclusive_mode_admits_the_service_and_nobody_beside_it(service: Service) -> None:
+def test_exclusive_mode_admits_the_service_and_nobody_beside_it(service: Service) -> None:
     nvml(service.node, "json.dumps([nvmlDeviceSetComputeMode(h, 3)])")
     first, second = service.client(), service.client()
     assert (first.result, second.result) == (CUDA_SUCCESS, CUDA_SUCCESS)
@@ -141,7 +141,7 @@ def test_the_exclusive_mode_admits_the_service_and_nobody_beside_it(service: Ser
     assert outside.result == DEVICE_UNAVAILABLE
 
 
-def test_a_fatal_fault_of_one_client_is_answered_to_all_and_the_service_comes_back(service: Service) -> None:
+def test_fatal_fault_of_one_client_is_answered_to_all_and_the_service_comes_back(service: Service) -> None:
     culprit, victim = service.client(), service.client()
     server = service.server
     assert culprit.call("fault") == ILLEGAL_ADDRESS
@@ -183,14 +183,14 @@ def test_no_more_clients_than_the_card_serves(service: Service) -> None:
     assert clients[48].result == MPS_MAX_CLIENTS
 
 
-def test_a_client_can_be_terminated_alone(service: Service) -> None:
+def test_client_can_be_terminated_alone(service: Service) -> None:
     hit, spared = service.client(), service.client()
     assert service.control("terminate_client", service.server, hit.process.pid) == "0"
     assert hit.call() == MPS_CLIENT_TERMINATED
     assert spared.call() == CUDA_SUCCESS
 
 
-def test_a_server_that_is_shut_down_waits_for_its_clients_unless_forced(service: Service) -> None:
+def test_server_that_is_shut_down_waits_for_its_clients_unless_forced(service: Service) -> None:
     client = service.client()
     server = service.server
     waiting = subprocess.Popen(
@@ -235,7 +235,7 @@ def test_commands_that_make_no_sense_are_refused_in_words(service: Service, comm
     assert service.control(command).startswith(answer)
 
 
-def test_a_second_daemon_in_the_same_directory_is_refused(service: Service) -> None:
+def test_second_daemon_in_the_same_directory_is_refused(service: Service) -> None:
     second = subprocess.run(
         [CONTROL, "-d"], capture_output=True, text=True, env=service.environment(), check=False, timeout=60
     )
@@ -244,7 +244,7 @@ def test_a_second_daemon_in_the_same_directory_is_refused(service: Service) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing MIG needs root, as on a real card")
-def test_a_service_on_a_mig_device_shares_that_part_of_the_card(node: CudaNode, tmp_path: Path) -> None:
+def test_service_on_a_mig_device_shares_that_part_of_the_card(node: CudaNode, tmp_path: Path) -> None:
     # 3g.20gb: 42 of the card's 108 multiprocessors
     made = """[
         nvmlDeviceSetMigMode(h, 1) and None,

@@ -57,7 +57,7 @@ def test_every_model_reports_the_figures_of_the_real_card(tmp_path: Path, holder
     assert [tuple(a) for a in answer] == list(FIGURES.values())
 
 
-def test_a_card_is_found_by_index_uuid_pci_address_and_serial(node: Node) -> None:
+def test_card_is_found_by_index_uuid_pci_address_and_serial(node: Node) -> None:
     answer = node.nvml("""
         answer = []
         for i, h in enumerate(handles()):
@@ -71,7 +71,7 @@ def test_a_card_is_found_by_index_uuid_pci_address_and_serial(node: Node) -> Non
     assert answer == [[i] * 6 for i in range(3)]
 
 
-def test_a_card_that_is_not_there_is_not_found(node: Node) -> None:
+def test_card_that_is_not_there_is_not_found(node: Node) -> None:
     answer = node.nvml("""
         answer = []
         for call in (lambda: nvmlDeviceGetHandleByIndex(3), lambda: nvmlDeviceGetHandleByUUID("GPU-x"),
@@ -183,7 +183,7 @@ def _can_unshare() -> bool:
     return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
-def test_a_process_is_listed_by_the_number_its_reader_knows(node: Node) -> None:
+def test_process_is_listed_by_the_number_its_reader_knows(node: Node) -> None:
     if os.geteuid() != 0 or not _can_unshare():
         pytest.skip("needs root and PID namespaces")
     outside = node.hold(0, size=GIB)
@@ -196,7 +196,7 @@ def test_a_process_is_listed_by_the_number_its_reader_knows(node: Node) -> None:
     assert node.nvml(ask, prefix=UNSHARE) == {}, "processes of other namespaces must not be seen"
 
 
-def test_a_busy_card_shows_it_and_cools_down_afterwards(node: Node) -> None:
+def test_busy_card_shows_it_and_cools_down_afterwards(node: Node) -> None:
     ask = """
         answer = [[nvmlDeviceGetUtilizationRates(h).gpu, nvmlDeviceGetPowerUsage(h) // 1000,
                    nvmlDeviceGetTemperature(h, NVML_TEMPERATURE_GPU), nvmlDeviceGetClockInfo(h, NVML_CLOCK_SM),
@@ -306,7 +306,7 @@ def test_memory_errors_are_counted_where_they_happened(node: Node) -> None:
     assert answer == [[2, 2], [1, 1], 0, [1, 1], [0, 0], [0, 0], 0, [1, 1]]
 
 
-def test_a_lost_card_says_so_and_its_neighbour_works_on(node: Node) -> None:
+def test_lost_card_says_so_and_its_neighbour_works_on(node: Node) -> None:
     node.inject(1, "lost")
     ask = """
         answer = []

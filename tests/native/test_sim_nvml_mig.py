@@ -108,7 +108,7 @@ for profile in range(NVML_GPU_INSTANCE_PROFILE_COUNT):
         assert found[5] <= whole_sms
 
 
-def test_a_card_without_mig_says_so(node: Node) -> None:
+def test_card_without_mig_says_so(node: Node) -> None:
     assert ask(
         node, "t4 = handles()[2]\nanswer = [error(nvmlDeviceGetMigMode, t4), error(nvmlDeviceSetMigMode, t4, 1)]"
     ) == [3, 3]
@@ -158,7 +158,7 @@ answer.append([error(nvmlDeviceCreateGpuInstance, h, 20), error(nvmlDeviceCreate
     assert answer == [23, [23, [0, 1, 2, 3, 4, 5, 6]], [23, 0]]
 
 
-def test_the_drivers_own_order_fragments_as_on_a_real_card(node: Node) -> None:
+def test_drivers_own_order_fragments_as_on_a_real_card(node: Node) -> None:
     """Small instances first leave no space for a half; an exact placement does."""
     answer = ask(
         node,
@@ -174,7 +174,7 @@ answer = [free, nvmlDeviceGetGpuInstanceRemainingCapacity(h, 19)]
     assert answer == [1, 0]
 
 
-def test_a_compute_instance_is_a_device_with_memory_and_a_name_of_its_own(node: Node) -> None:
+def test_compute_instance_is_a_device_with_memory_and_a_name_of_its_own(node: Node) -> None:
     answer = ask(
         node,
         """
@@ -235,7 +235,7 @@ print(name.value.decode(), sms.value, sep="|")
 """
 
 
-def test_a_part_of_a_gpu_instance_has_a_name_and_multiprocessors_of_its_own(node: Node) -> None:
+def test_part_of_a_gpu_instance_has_a_name_and_multiprocessors_of_its_own(node: Node) -> None:
     """Two and one compute slices of three: 28 and 14 of the 42 multiprocessors."""
     answer = ask(
         node,
@@ -257,7 +257,7 @@ answer = [[nvmlDeviceGetUUID(m), nvmlDeviceGetName(m), nvmlDeviceGetAttributes(m
         assert done.stdout.strip() == f"{name}|{sms}"
 
 
-def test_a_process_of_one_compute_instance_is_not_listed_by_another_of_the_same_gpu_instance(node: Node) -> None:
+def test_process_of_one_compute_instance_is_not_listed_by_another_of_the_same_gpu_instance(node: Node) -> None:
     uuids = ask(
         node,
         """
@@ -292,7 +292,7 @@ answer = [[[p.pid for p in nvmlDeviceGetComputeRunningProcesses(m)] for m in mig
         program.wait()
 
 
-def test_the_mode_of_a_card_in_use_stays_pending(node: Node) -> None:
+def test_mode_of_a_card_in_use_stays_pending(node: Node) -> None:
     holder = node.hold(0)
     change = """
 import ctypes
@@ -336,7 +336,7 @@ sys.stdin.read()
 """
 
 
-def test_a_cuda_program_on_a_mig_device_has_its_memory_and_keeps_it_from_being_destroyed(node: Node) -> None:
+def test_cuda_program_on_a_mig_device_has_its_memory_and_keeps_it_from_being_destroyed(node: Node) -> None:
     uuids = ask(
         node,
         """

@@ -54,7 +54,7 @@ def busy_s(node: Node, holder: Holder) -> float:
     return float(sum(device["busy_ns"] for device in processes.get(holder.pid, []))) / 1e9
 
 
-def test_a_reader_of_samples_gets_the_time_of_every_process_of_those_that_come_and_go_too(
+def test_reader_of_samples_gets_the_time_of_every_process_of_those_that_come_and_go_too(
     node: Node, tmp_path: Path
 ) -> None:
     used: dict[int, float] = {}
@@ -78,7 +78,7 @@ def test_a_reader_of_samples_gets_the_time_of_every_process_of_those_that_come_a
         assert told[str(pid)] == pytest.approx(seconds, abs=POINTS), f"process {pid}"
 
 
-def test_the_time_of_a_killed_process_is_told_once_and_then_no_more(node: Node) -> None:
+def test_time_of_a_killed_process_is_told_once_and_then_no_more(node: Node) -> None:
     killed = node.hold(0, busy_ms=300)
     until(lambda: busy_s(node, killed) >= 0.3, "its kernel has run")
     killed.kill()

@@ -188,7 +188,7 @@ def test_floating_operations_give_what_numpy_gives_to_the_last_bit(card: Runner,
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_fused_product_is_rounded_once(card: Runner) -> None:
+def test_fused_product_is_rounded_once(card: Runner) -> None:
     random = np.random.default_rng(3)
     x, y, z = (random.normal(size=LANES).astype(np.float32) for _ in range(3))
     wanted = (x.astype(np.float64) * y + z).astype(np.float32)
@@ -198,7 +198,7 @@ def test_a_fused_product_is_rounded_once(card: Runner) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_rounding_mode_holds_for_its_operation_only(card: Runner) -> None:
+def test_rounding_mode_holds_for_its_operation_only(card: Runner) -> None:
     one, third = np.full(32, 1, np.float32), np.full(32, 3, np.float32)
     nearest = np.float32(1) / np.float32(3)
     down = card.compute(elementwise("div.rm.f32", "f32 f32 f32", "%f0 %f1 %f2"), np.zeros(32, np.float32), one, third)
@@ -207,7 +207,7 @@ def test_a_rounding_mode_holds_for_its_operation_only(card: Runner) -> None:
     assert after[0] == nearest
 
 
-def test_a_rounding_mode_is_not_that_of_a_warp_whose_turn_comes_next(card: Runner) -> None:
+def test_rounding_mode_is_not_that_of_a_warp_whose_turn_comes_next(card: Runner) -> None:
     body = (
         "setp.ne.u32 %q2, 0, 0; mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40400000; mov.u32 %r1, 0; setp.lt.u32 %q1, %t2, 32;\n"
         "div.rn.f32 %f4, %f1, %f2;\nLOOP: @%q1 div.rm.f32 %f3, %f1, %f2; @!%q1 div.rn.f32 %f3, %f1, %f2;\n"
@@ -240,7 +240,7 @@ def test_lanes_that_part_in_loops_and_branches_meet_again(card: Runner) -> None:
     assert card.compute(kernel(body, 1), np.zeros(32, np.uint32)).tolist() == wanted
 
 
-def test_a_lock_between_lanes_of_one_warp_is_passed_on(card: Runner) -> None:
+def test_lock_between_lanes_of_one_warp_is_passed_on(card: Runner) -> None:
     body = (
         "AGAIN: atom.global.cas.b32 %r1, [%p1], 0, 1; setp.ne.u32 %q0, %r1, 0; @%q0 bra AGAIN;\n"
         "ld.volatile.global.u32 %r0, [%p0]; add.u32 %r0, %r0, 1; st.volatile.global.u32 [%p0], %r0;\n"
@@ -355,7 +355,7 @@ def test_variables_begin_with_what_their_initialisers_say(card: Runner) -> None:
     assert set(card.compute(kernel(body, 1, declarations), np.zeros(32, np.uint32)).tolist()) == {1}
 
 
-def test_an_element_of_a_variable_is_an_address(card: Runner) -> None:
+def test_element_of_a_variable_is_an_address(card: Runner) -> None:
     declarations = ".global .align 4 .u32 g[4] = { 5, 6, 7, 8 };\n.shared .align 4 .b8 s[8];\n"
     body = (
         "mov.u64 %d1, g[2]; ld.global.u32 %r1, [%d1]; mov.u32 %r2, s[4]; st.shared.u32 [%r2], %r1;\n"
@@ -423,19 +423,19 @@ def test_what_a_kernel_does_wrong_is_the_error_of_a_card_and_says_where(
         ),
     ],
 )
-def test_an_error_in_the_text_is_in_the_log_with_its_line(card: Runner, body: str, complaint: str) -> None:
+def test_error_in_the_text_is_in_the_log_with_its_line(card: Runner, body: str, complaint: str) -> None:
     answer = card.run(kernel(body, 1))
     assert answer["load"] == 218
     assert complaint in answer["errors"]
 
 
-def test_a_newer_ptx_than_the_drivers_is_refused_as_such(card: Runner) -> None:
+def test_newer_ptx_than_the_drivers_is_refused_as_such(card: Runner) -> None:
     answer = card.run(".version 9.9\n.target sm_80\n.address_size 64\n")
     assert answer["load"] == 222
     assert "Unsupported .version 9.9" in answer["errors"]
 
 
-def test_a_kernel_with_textures_loads_and_is_refused_at_its_launch(card: Runner) -> None:
+def test_kernel_with_textures_loads_and_is_refused_at_its_launch(card: Runner) -> None:
     body = "mov.u64 %d1, 0; tex.1d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%d1, {%r1}];"
     answer = card.run(kernel(body, 0), "k")
     assert (answer["load"], answer["launch"]) == (0, 801)
@@ -460,7 +460,7 @@ def test_directives_need_no_space_between_them(card: Runner) -> None:
     assert set(card.compute(kernel(body, 1), np.zeros(32, np.uint32)).tolist()) == {7}
 
 
-def test_a_little_beyond_what_was_asked_for_is_there_on_a_card_and_here(card: Runner) -> None:
+def test_little_beyond_what_was_asked_for_is_there_on_a_card_and_here(card: Runner) -> None:
     assert card.run(kernel("ld.global.u32 %r1, [%p0+508];", 1), "k", np.zeros(1, np.uint32))["result"] == 0
     assert card.run(kernel("ld.global.u32 %r1, [%p0+4096];", 1), "k", np.zeros(1, np.uint32))["result"] == 700
 

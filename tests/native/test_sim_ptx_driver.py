@@ -24,7 +24,7 @@ def test_kernels_meet_the_driver(tmp_path: Path, check: str) -> None:
     node.close()
 
 
-def test_a_process_with_an_endless_kernel_is_killed_like_any_other(tmp_path: Path) -> None:
+def test_process_with_an_endless_kernel_is_killed_like_any_other(tmp_path: Path) -> None:
     node = CudaNode(tmp_path / "node.state", "A100-40GB")
     process = node.start("sim_cuda_ptx", "endless_and_waiting")
     assert process.poll() is None

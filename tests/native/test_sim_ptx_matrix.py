@@ -56,7 +56,7 @@ MULTIPLIED = {
 
 
 @pytest.mark.parametrize("shape", MULTIPLIED)
-def test_a_warp_multiplies_matrices(card: Runner, shape: str) -> None:
+def test_warp_multiplies_matrices(card: Runner, shape: str) -> None:
     depth, each, kind = MULTIPLIED[shape]
     random = np.random.default_rng(7)
     whole = shape.endswith("s32")
@@ -89,7 +89,7 @@ def test_a_warp_multiplies_matrices(card: Runner, shape: str) -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_warp_loads_matrices_from_shared_memory(card: Runner, transposed: bool) -> None:
+def test_warp_loads_matrices_from_shared_memory(card: Runner, transposed: bool) -> None:
     body = (
         "shl.b32 %r1, %i, 4; mov.u32 %r2, s; add.u32 %r2, %r2, %r1; mul.wide.u32 %a1, %i, 16; add.u64 %a1, %a1, %p1;\n"
         "ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%a1]; st.shared.v4.u32 [%r2], {%r4, %r5, %r6, %r7}; bar.sync 0;\n"
@@ -106,7 +106,7 @@ def test_a_warp_loads_matrices_from_shared_memory(card: Runner, transposed: bool
             assert found[lane, k].tolist() == m[lane // 4, lane % 4 * 2 : lane % 4 * 2 + 2].tolist()
 
 
-def test_a_vector_of_atomics_adds_each_of_its_elements(card: Runner) -> None:
+def test_vector_of_atomics_adds_each_of_its_elements(card: Runner) -> None:
     body = (
         "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000; red.global.add.v2.f32 [%p0], {%f1, %f2};\n"
         "atom.global.v2.f32.add {%f3, %f4}, [%p0+8], {%f2, %f1};"
@@ -129,7 +129,7 @@ def test_numbers_of_16_bits_are_rounded_once(card: Runner, operation: str) -> No
     np.testing.assert_array_equal(found.view(np.float16), compute(*halves))
 
 
-def test_a_barrier_counts_and_combines_what_all_threads_say(card: Runner) -> None:
+def test_barrier_counts_and_combines_what_all_threads_say(card: Runner) -> None:
     body = (
         "setp.lt.u32 %q1, %t2, 40; bar.red.popc.u32 %r1, 0, %q1; bar.red.and.pred %q2, 0, %q1; bar.red.or.pred %q3, 0, %q1;\n"
         "barrier.red.popc.sync.u32 %r2, 1, 96, !%q1; selp.u32 %r3, 1, 0, %q2; selp.u32 %r4, 1, 0, %q3;\n"
@@ -139,7 +139,7 @@ def test_a_barrier_counts_and_combines_what_all_threads_say(card: Runner) -> Non
     assert np.unique(found, axis=0).tolist() == [[40, 56, 0, 1]]
 
 
-def test_the_heap_of_the_card_gives_each_thread_memory_of_its_own(card: Runner) -> None:
+def test_heap_of_the_card_gives_each_thread_memory_of_its_own(card: Runner) -> None:
     declarations = ".extern .func (.param .b64 r) malloc(.param .b64 n);\n.extern .func free(.param .b64 p);\n"
     body = (
         "{ .param .b64 n; .param .b64 r; st.param.b64 [n], 64; call.uni (r), malloc, (n); ld.param.b64 %d1, [r]; }\n"
@@ -152,7 +152,7 @@ def test_the_heap_of_the_card_gives_each_thread_memory_of_its_own(card: Runner) 
     assert card.compute(text, np.zeros(64, np.uint32), block=64).tolist() == list(range(64))
 
 
-def test_a_failed_assertion_says_which_and_is_710(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_failed_assertion_says_which_and_is_710(tmp_path_factory: pytest.TempPathFactory) -> None:
     card = Runner(tmp_path_factory.mktemp("ptx"))
     declarations = (
         ".global .align 1 .b8 m[3] = {120, 62, 0};\n.global .align 1 .b8 f[4] = {97, 46, 99, 0};\n"

@@ -48,7 +48,7 @@ def caps_nodes(node: Node) -> set[str]:
     return {path.name for path in (tree(node) / "dev/nvidia-caps").iterdir()}
 
 
-def test_a_node_has_no_root_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_node_has_no_root_unless_it_is_asked_for(tmp_path: Path) -> None:
     made = Node(tmp_path / "node.state", "T4", compile_holder())
     assert [path.name for path in tmp_path.iterdir()] == ["node.state"]
     made.close()
@@ -73,7 +73,7 @@ def test_each_card_has_its_information_and_its_files_on_the_bus(node: Node) -> N
         assert (pci / "driver").resolve().name == "nvidia"
 
 
-def test_the_driver_tells_its_version_and_the_libraries_bear_it(node: Node) -> None:
+def test_driver_tells_its_version_and_the_libraries_bear_it(node: Node) -> None:
     assert VERSION in (tree(node) / "proc/driver/nvidia/version").read_text()
     assert (tree(node) / "sys/module/nvidia/version").read_text() == f"{VERSION}\n"
     libraries = tree(node) / "usr/lib/x86_64-linux-gnu"
@@ -97,7 +97,7 @@ def test_device_nodes_are_those_of_the_trees_own_majors_and_lead_to_no_driver(no
     assert refused.value.errno == errno.ENXIO
 
 
-def test_an_ordinary_user_gets_empty_files_for_device_nodes_and_is_told(tmp_path: Path) -> None:
+def test_ordinary_user_gets_empty_files_for_device_nodes_and_is_told(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         home = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
         os.chown(home, 65534, 65534)
@@ -138,7 +138,7 @@ def test_capabilities_and_their_nodes_follow_the_layout_of_mig(node: Node) -> No
 
 
 @PRIVILEGED
-def test_a_root_made_late_shows_the_layout_there_is(tmp_path: Path) -> None:
+def test_root_made_late_shows_the_layout_there_is(tmp_path: Path) -> None:
     made = Node(tmp_path / "node.state", "A100-40GB", compile_holder())
     made.nvml(LAYOUT + "answer = 0")
     assert simctl("root", made.state).returncode == 0
@@ -163,7 +163,7 @@ def test_destroying_a_node_removes_its_root_and_nothing_that_a_link_leads_to(nod
     assert (kept / "file").exists()
 
 
-def test_a_link_in_place_of_the_root_is_not_followed(tmp_path: Path) -> None:
+def test_link_in_place_of_the_root_is_not_followed(tmp_path: Path) -> None:
     made = Node(tmp_path / "node.state", "T4", compile_holder())
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "root").symlink_to("elsewhere")

@@ -66,7 +66,7 @@ def test_long_turns_pass_less_often_than_short_ones_and_the_default_lies_between
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the driver lets root alone set the length of turns")
-def test_the_class_is_each_cards_own_and_is_shown(node: CudaNode) -> None:
+def test_class_is_each_cards_own_and_is_shown(node: CudaNode) -> None:
     uuid = str(node.device(1)["uuid"])
     assert smi(node, "compute-policy", "-i", uuid, "--set-timeslice", "2").stdout == "All done.\n"
     assert "Default" in smi(node, "compute-policy", "-i", "0", "-l").stdout
@@ -109,7 +109,7 @@ def test_only_root_sets_it(node: CudaNode) -> None:
     assert (done.returncode, "Insufficient Permissions" in done.stdout) == (4, True)
 
 
-def test_a_node_that_is_damaged_or_not_there_is_no_driver(node: CudaNode, tmp_path: Path) -> None:
+def test_node_that_is_damaged_or_not_there_is_no_driver(node: CudaNode, tmp_path: Path) -> None:
     for state in (tmp_path / "none", tmp_path / "text"):
         if state.name == "text":
             state.write_text("not a node")

@@ -42,14 +42,12 @@ def node(tmp_path: Path, holder: Path) -> Iterator[Node]:
         ("B200", "B200-180GB"),
     ],
 )
-def test_a_model_is_known_by_the_names_that_people_type(
-    tmp_path: Path, holder: Path, spelling: str, model: str
-) -> None:
+def test_model_is_known_by_the_names_that_people_type(tmp_path: Path, holder: Path, spelling: str, model: str) -> None:
     node = Node(tmp_path / "n", spelling, holder)
     assert [d["model"] for d in node.show()["devices"]] == [model]
 
 
-def test_a_list_of_cards_is_made_in_its_order(node: Node) -> None:
+def test_list_of_cards_is_made_in_its_order(node: Node) -> None:
     shown = node.show()
     assert [d["model"] for d in shown["devices"]] == ["A100-40GB", "A100-40GB", "T4"]
     assert shown["name"] == "lab"
@@ -57,7 +55,7 @@ def test_a_list_of_cards_is_made_in_its_order(node: Node) -> None:
     assert len({d["pci_bus_id"] for d in shown["devices"]}) == 3
 
 
-def test_the_same_seed_makes_the_same_cards_and_no_seed_makes_others(tmp_path: Path, holder: Path) -> None:
+def test_same_seed_makes_the_same_cards_and_no_seed_makes_others(tmp_path: Path, holder: Path) -> None:
     def uuids(name: str, seed: int) -> list[str]:
         return [d["uuid"] for d in Node(tmp_path / name, "2xT4", holder, seed).show()["devices"]]
 
@@ -90,7 +88,7 @@ def test_cards_with_nvlink_are_joined_with_their_like_and_no_others(tmp_path: Pa
         ("99999999999999999999xT4", "1 to 16"),
     ],
 )
-def test_a_list_that_makes_no_sense_is_refused_with_a_hint(tmp_path: Path, gpus: str, part: str) -> None:
+def test_list_that_makes_no_sense_is_refused_with_a_hint(tmp_path: Path, gpus: str, part: str) -> None:
     done = simctl("create", tmp_path / "n", f"--gpus={gpus}")
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
@@ -117,7 +115,7 @@ def test_of_many_creators_at_once_exactly_one_succeeds(tmp_path: Path) -> None:
     assert simctl("show", state, "--json").stdout.count('"model":"T4"') == made[0] + 1
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4k", "none", tmp_path], capture_output=True, check=False
     )
@@ -132,7 +130,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_a_directory_that_is_missing_is_said(tmp_path: Path) -> None:
+def test_directory_that_is_missing_is_said(tmp_path: Path) -> None:
     done = simctl("create", tmp_path / "no" / "n", "--gpus", "T4")
     assert done.returncode == 1
     assert "no such directory" in done.stderr
@@ -142,7 +140,7 @@ def test_a_directory_that_is_missing_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"hello", MAGIC, b"\0" * 100, b"\xff" * 1_000_000, MAGIC + b"\0" * 50_000_000]
 )
-def test_a_foreign_or_cut_file_is_named_so_and_not_removed(tmp_path: Path, verb: str, content: bytes) -> None:
+def test_foreign_or_cut_file_is_named_so_and_not_removed(tmp_path: Path, verb: str, content: bytes) -> None:
     state = tmp_path / "n"
     state.write_bytes(content)
     done = simctl(verb, state)
@@ -163,7 +161,7 @@ def test_force_removes_a_damaged_node_but_never_a_foreign_file(tmp_path: Path) -
     assert not damaged.exists()
 
 
-def test_a_node_that_is_cut_short_is_refused_at_every_length(node: Node) -> None:
+def test_node_that_is_cut_short_is_refused_at_every_length(node: Node) -> None:
     whole = node.state.read_bytes()[:200_000]
     for length in (0, 7, 8, 16, 100, 4096, 100_000):
         node.state.write_bytes(whole[:length])
@@ -193,7 +191,7 @@ def test_damaged_bytes_never_crash_the_tool(node: Node) -> None:
     assert outcomes.get(1, 0) > 0, "no damage was ever noticed"
 
 
-def test_a_node_in_use_is_not_destroyed_unless_forced(node: Node) -> None:
+def test_node_in_use_is_not_destroyed_unless_forced(node: Node) -> None:
     holder = node.hold(0)
     refused = simctl("destroy", node.state)
     assert refused.returncode == 1
@@ -203,7 +201,7 @@ def test_a_node_in_use_is_not_destroyed_unless_forced(node: Node) -> None:
     assert holder.end() == 0
 
 
-def test_the_death_of_its_processes_frees_the_node(node: Node) -> None:
+def test_death_of_its_processes_frees_the_node(node: Node) -> None:
     holder = node.hold(1, size=1 << 30)
     held = node.show()
     assert held["devices"][1]["alloc_bytes"] == 1 << 30
@@ -249,7 +247,7 @@ def test_faults_are_shown_and_recovery_ends_them(node: Node) -> None:
         ("--gpu", "0", "alloc-fail", "101%"),
     ],
 )
-def test_a_fault_that_makes_no_sense_changes_nothing(node: Node, words: tuple[str, ...]) -> None:
+def test_fault_that_makes_no_sense_changes_nothing(node: Node, words: tuple[str, ...]) -> None:
     before = node.show()["devices"]
     done = simctl("inject", node.state, *words)
     assert done.returncode == 1
@@ -266,7 +264,7 @@ def test_wrong_usage_ends_with_2_and_tells_how(words: tuple[str, ...]) -> None:
     assert "usage: calabash-simctl create NODE" in done.stderr
 
 
-def test_the_tool_is_built() -> None:
+def test_tool_is_built() -> None:
     assert SIMCTL.is_file(), "run: make native"
 
 
@@ -307,7 +305,7 @@ def test_show_says_what_is_wrong_with_a_card(node: Node) -> None:
     assert lines[3].endswith("  lost xid:79(2) slow:300% alloc-fail")
 
 
-def test_a_node_is_found_by_its_name_below_the_home_as_well_as_by_its_path(
+def test_node_is_found_by_its_name_below_the_home_as_well_as_by_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALABASH_HOME", str(tmp_path))
@@ -324,7 +322,7 @@ def test_a_node_is_found_by_its_name_below_the_home_as_well_as_by_its_path(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run the tool as another user")
-def test_the_home_of_an_ordinary_user_is_below_the_home_directory() -> None:
+def test_home_of_an_ordinary_user_is_below_the_home_directory() -> None:
     environment = {"HOME": "/nowhere"}
     done = subprocess.run(
         [SIMCTL, "show", "lab"], env=environment, user=65534, capture_output=True, text=True, check=False

@@ -73,7 +73,7 @@ def started(home: Path, file: Path, lab: Lab) -> subprocess.Popen[bytes]:
         )
 
 
-def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
+def test_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
     realized: RealizedLab, lab: Lab, tmp_path: Path
 ) -> None:
     file = tmp_path / "book.json"
@@ -105,7 +105,7 @@ def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["its keeper lives", "its keeper was killed"])
-def test_a_lab_that_ends_takes_its_appliances_with_it(lab_prefix: str, tmp_path: Path, killed: bool) -> None:
+def test_lab_that_ends_takes_its_appliances_with_it(lab_prefix: str, tmp_path: Path, killed: bool) -> None:
     needs.need_appliances()
     own = "k" + lab_prefix[1:]
     file, said = tmp_path / "book.json", tmp_path / "said"

@@ -53,7 +53,7 @@ def echoes(one: socket.socket) -> bool:
     return one.recv(100) == b"still there?"
 
 
-def test_a_backend_that_stops_listening_gets_no_new_connection_and_keeps_its_old_ones(balanced: Balanced) -> None:
+def test_backend_that_stops_listening_gets_no_new_connection_and_keeps_its_old_ones(balanced: Balanced) -> None:
     """OVN's checks of this balancer, two failures ten seconds apart, would notice after ten seconds at the earliest."""
     client, stopping = balanced.client, balanced.servers["red/a/web1"]
     until(balanced.both_answer, within_s=60, what="both backends answer")
@@ -81,7 +81,7 @@ def test_a_backend_that_stops_listening_gets_no_new_connection_and_keeps_its_old
         assert echoes(old)
 
 
-def test_a_controller_that_starts_again_and_doctor_know_a_closed_backend(balanced: Balanced) -> None:
+def test_controller_that_starts_again_and_doctor_know_a_closed_backend(balanced: Balanced) -> None:
     networked, stopping = balanced.networked, balanced.servers["red/a/web1"]
     home = networked.world.home
     until(balanced.both_answer, within_s=60, what="both backends answer")

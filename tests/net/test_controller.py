@@ -54,7 +54,7 @@ def test_networks_are_realized_and_every_object_reports_it(controller: Controlle
     assert {report.status.observed_generation for report in controller.reports.values()} == {3}
 
 
-def test_a_port_is_ready_when_a_host_has_it_and_says_which(controller: Controller, plane: Lab) -> None:
+def test_port_is_ready_when_a_host_has_it_and_says_which(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(Networks(), "red")
     controller.realize(networks)
     host = plane.host("h1")
@@ -66,7 +66,7 @@ def test_a_port_is_ready_when_a_host_has_it_and_says_which(controller: Controlle
     until(lambda: controller.condition(PORT, "red/a/p0", READY)[:2] == (False, "unbound"))
 
 
-def test_a_balancer_tells_how_many_of_its_backends_hosts_see_well(controller: Controller, plane: Lab) -> None:
+def test_balancer_tells_how_many_of_its_backends_hosts_see_well(controller: Controller, plane: Lab) -> None:
     balancer = LoadBalancer(
         name="red/web",
         vip=parse_address("10.0.1.100"),
@@ -146,7 +146,7 @@ def test_what_was_left_of_a_vpc_that_is_no_more_goes_when_a_controller_starts(pl
         assert "red" not in second.reconciler.northbound.owners()
 
 
-def test_a_wiped_database_is_filled_again(controller: Controller, plane: Lab) -> None:
+def test_wiped_database_is_filled_again(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
     controller.realize(networks)
     plane.central.kill("nb")
@@ -156,7 +156,7 @@ def test_a_wiped_database_is_filled_again(controller: Controller, plane: Lab) ->
     controller.settled(networks)
 
 
-def test_a_database_of_an_old_backup_is_brought_up_to_date(controller: Controller, plane: Lab) -> None:
+def test_database_of_an_old_backup_is_brought_up_to_date(controller: Controller, plane: Lab) -> None:
     old = vpc_with_ports(vpc_with_ports(Networks(), "red"), "gone")
     controller.realize(old)
     file = plane.central.directory / "nb.db"
@@ -208,7 +208,7 @@ def test_one_broken_vpc_does_not_stop_the_others_and_says_why(controller: Contro
     assert controller.condition(VPC, "red", VALID)[0] is True
 
 
-def test_a_vpc_that_cannot_be_drawn_up_does_not_stop_the_others(
+def test_vpc_that_cannot_be_drawn_up_does_not_stop_the_others(
     controller: Controller, plane: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = owner_rows
@@ -227,7 +227,7 @@ def test_a_vpc_that_cannot_be_drawn_up_does_not_stop_the_others(
     controller.settled(networks)
 
 
-def test_a_dead_host_holds_nobody_up_and_its_ports_are_told(controller: Controller, plane: Lab) -> None:
+def test_dead_host_holds_nobody_up_and_its_ports_are_told(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(Networks(), "red")
     controller.realize(networks)
     host = plane.host("h1")

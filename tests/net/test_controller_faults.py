@@ -85,7 +85,7 @@ def test_controllers_of_hosts_and_of_networks_die_without_a_lost_packet(
     assert flowing.lost == 0, f"{flowing.lost} of {flowing.sent}, longest hole {flowing.hole_s:.3f} s"
 
 
-def test_a_killed_switch_takes_its_traffic_up_again_by_itself(lab: Lab, networks: Networks, flowing: Stream) -> None:
+def test_killed_switch_takes_its_traffic_up_again_by_itself(lab: Lab, networks: Networks, flowing: Stream) -> None:
     with flowing:
         lab.host("h1").kill("ovs-vswitchd")
         lab.host("h1").start("ovs-vswitchd")

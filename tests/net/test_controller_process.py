@@ -76,7 +76,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def test_a_pool_with_networks_keeps_its_controller_running(world: World, plane: Lab) -> None:
+def test_pool_with_networks_keeps_its_controller_running(world: World, plane: Lab) -> None:
     world.up()
     pool = PoolClient(world.home)
     assert pid_of(world.home) == 0
@@ -103,7 +103,7 @@ def test_a_pool_with_networks_keeps_its_controller_running(world: World, plane: 
     until(lambda: not Path(f"/proc/{third}").exists())
 
 
-def test_a_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: Lab, tmp_path: Path) -> None:
+def test_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: Lab, tmp_path: Path) -> None:
     chance = random.Random(7)
     file = tmp_path / "book.json"
     write_connection(tmp_path, connection(plane))

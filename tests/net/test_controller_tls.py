@@ -61,7 +61,7 @@ def central(tmp_path: Path, authority: LabAuthority) -> Iterator[tuple[str, str]
         south.kill()
 
 
-def test_a_controller_with_its_certificate_carries_networks_out_by_tls(
+def test_controller_with_its_certificate_carries_networks_out_by_tls(
     central: tuple[str, str], authority: LabAuthority, tmp_path: Path
 ) -> None:
     networks = vpc_with_ports(Networks(), "red")

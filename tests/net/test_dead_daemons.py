@@ -74,7 +74,7 @@ ALL_WORK = {"red": (True, "active"), "blue": (True, "active")}
         ("g1", "ovn-controller", {"red": (True, "host_silent"), "blue": (True, "active")}),
     ],
 )
-def test_a_dead_daemon_is_told_by_the_vpcs_that_need_it_until_it_runs_again(
+def test_dead_daemon_is_told_by_the_vpcs_that_need_it_until_it_runs_again(
     plane: Lab, controller: Controller, on: str, daemon: str, told: dict[str, tuple[bool, str]]
 ) -> None:
     owner = plane.central if on == "central" else plane.host(on)

@@ -261,7 +261,7 @@ def answering(station: Station, address: str, number: int, times: int) -> set[st
     return set(told)
 
 
-def test_a_balancer_spreads_connections_and_leaves_out_who_does_not_answer(
+def test_balancer_spreads_connections_and_leaves_out_who_does_not_answer(
     stations: Stations, site: Site, lab: Lab
 ) -> None:
     with ExitStack() as opened:
@@ -280,7 +280,7 @@ def test_a_balancer_spreads_connections_and_leaves_out_who_does_not_answer(
 
 
 @pytest.mark.usefixtures("banners")
-def test_a_service_of_a_vpc_with_the_same_range_answers_at_a_local_address_and_nothing_else_of_it_does(
+def test_only_the_service_of_a_vpc_with_the_same_range_answers_at_its_local_address(
     stations: Stations, site: Site
 ) -> None:
     backends = (Backend(port="red/b/db", number=8000),)
@@ -316,7 +316,7 @@ def test_peers_reach_each_other_when_both_have_asked_and_a_policy_drops_between_
 
 
 @pytest.mark.usefixtures("banners")
-def test_a_peer_is_no_way_to_the_outside(stations: Stations, site: Site) -> None:
+def test_peer_is_no_way_to_the_outside(stations: Stations, site: Site) -> None:
     """Green has no gateway; its packets for the outside, sent to red, end there."""
     site.put(Peering(name="green/red"), Peering(name="red/green"))
     reached(stations["green/a/one"], "10.0.1.11", 8000, "red/a/web1 10.1.1.11")
@@ -355,7 +355,7 @@ def test_ipv6_has_balancers_endpoints_and_peers_as_ipv4_has(stations: Stations, 
 
 
 @pytest.mark.usefixtures("banners")
-def test_a_route_sends_packets_to_a_port_that_forwards_and_a_policy_only_those_of_its_source(
+def test_route_sends_packets_to_a_port_that_forwards_and_a_policy_only_those_of_its_source(
     stations: Stations, site: Site
 ) -> None:
     address = "192.0.2.77"
@@ -373,7 +373,7 @@ def test_a_route_sends_packets_to_a_port_that_forwards_and_a_policy_only_those_o
 
 
 @pytest.mark.usefixtures("banners")
-def test_a_dedicated_line_is_one_vpcs_way_to_a_place_of_its_tenant(stations: Stations, site: Site, lab: Lab) -> None:
+def test_dedicated_line_is_one_vpcs_way_to_a_place_of_its_tenant(stations: Stations, site: Site, lab: Lab) -> None:
     place = "192.168.50.1"
     line = DedicatedLine(
         name="red/dc1",
@@ -395,7 +395,7 @@ def test_a_dedicated_line_is_one_vpcs_way_to_a_place_of_its_tenant(stations: Sta
         assert silent(end, INTERNET, 8000)  # a line is no way to elsewhere
 
 
-def test_a_group_lets_in_what_its_rules_say_while_they_say_it(stations: Stations, site: Site) -> None:
+def test_group_lets_in_what_its_rules_say_while_they_say_it(stations: Stations, site: Site) -> None:
     green, one = stations["green/a/one"], stations["red/a/web1"]
     site.put(Peering(name="green/red"), Peering(name="red/green"))
     rules = (
@@ -414,7 +414,7 @@ def test_a_group_lets_in_what_its_rules_say_while_they_say_it(stations: Stations
     site.remove(NetworkKind.PEERING, "green/red")
 
 
-def test_a_port_with_a_bound_sends_and_gets_no_more(stations: Stations, site: Site) -> None:
+def test_port_with_a_bound_sends_and_gets_no_more(stations: Stations, site: Site) -> None:
     one, two = stations["red/a/web1"], stations["red/a/web2"]
     bound = 5_000_000
     free, over_s = bits_through(one, two, 9200, for_s=1)

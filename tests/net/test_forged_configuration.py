@@ -134,7 +134,7 @@ def advertisements(rogue: Station, mac: str) -> Iterator[bytes]:
         yield ethernet(rogue.mac, frame_to, IPV6, ip(own, target, _DESTINATION_OPTIONS, options + advert, ttl=255))
 
 
-def test_a_port_of_the_agent_keeps_its_routes_and_addresses_when_another_port_advertises_itself_as_a_router(
+def test_agent_port_keeps_routes_and_addresses_despite_router_advertisements_of_another_port(
     site: Site, stations: Stations, lab: Lab
 ) -> None:
     """OVN 25.03 lets router advertisements of ports through before every access list, so that the receiver ignores them."""
@@ -173,7 +173,7 @@ def _routes(station: Station) -> str:
     return re.sub(r"expires \d+sec|valid_lft.*", "", "".join(told))
 
 
-def test_a_dhcp_offer_is_not_routed_from_another_subnet_of_the_vpc(site: Site, stations: Stations) -> None:
+def test_dhcp_offer_is_not_routed_from_another_subnet_of_the_vpc(site: Site, stations: Stations) -> None:
     rogue, victim = stations["red/plain/rogue"], stations["red/a/far"]
     rows = vpc_rows(site.networks, "red", hosts=site.hosts)
     router = str(rows[Ref("Logical_Router_Port", naming.router_port("red/plain"))]["mac"])

@@ -82,7 +82,7 @@ def test_one_uplink_has_no_more_vpcs_than_it_bears_and_the_next_gets_them(realiz
     assert {"cb:uplink:up", "cb:uplink:up2"} <= set(switches)
 
 
-def test_a_lost_gateway_host_costs_no_stream_rests_when_it_returns_and_takes_its_place_again(
+def test_lost_gateway_host_costs_no_stream_rests_when_it_returns_and_takes_its_place_again(
     realized: RealizedLab, web: Station
 ) -> None:
     lab = realized.lab

@@ -100,7 +100,7 @@ def leaked(sent: Iterable[Attack], sniffers: Iterable[Sniffer]) -> list[str]:
     return found
 
 
-def test_the_same_address_is_each_tenants_own(stations: Stations) -> None:
+def test_same_address_is_each_tenants_own(stations: Stations) -> None:
     with ExitStack() as stack:
         for name, station in stations.items():
             stack.enter_context(Banner(station, 8000, name))
@@ -153,7 +153,7 @@ def test_what_is_sent_honestly_does_arrive_in_the_own_tenant(
     assert missing == []
 
 
-def test_a_spoofer_is_not_heard_in_its_own_tenant_either(
+def test_spoofer_is_not_heard_in_its_own_tenant_either(
     site: Site, stations: Stations, sniffers: dict[str, Sniffer]
 ) -> None:
     sender, receiver = stations["red/a/one"], stations["red/a/two"]
@@ -169,7 +169,7 @@ def test_a_spoofer_is_not_heard_in_its_own_tenant_either(
         assert leaked(sent, sniffers.values()) == []
 
 
-def test_a_client_that_uses_its_ports_again_leaves_its_switch_alive(lab: Lab, stations: Stations) -> None:
+def test_client_that_uses_its_ports_again_leaves_its_switch_alive(lab: Lab, stations: Stations) -> None:
     """Open vSwitch before 3.1.3 aborts at the first connection of a source port that it has tracked before."""
     before = lab.daemons()
     client, server = stations["red/a/one"], stations["red/a/two"]

@@ -195,7 +195,7 @@ def test_unhealthy_backend_gets_no_request_until_it_is_healthy(
     assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web1", "200 web2"}
 
 
-def test_a_change_drops_no_connection_and_refuses_none(
+def test_change_drops_no_connection_and_refuses_none(
     realized: RealizedLab, kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
 ) -> None:
     with contextlib.closing(Visit(client, trusted[0])) as long, Crowd(client, trusted[0]) as crowd:
@@ -210,7 +210,7 @@ def test_a_change_drops_no_connection_and_refuses_none(
     assert crowd.failures == []
 
 
-def test_the_address_moves_when_its_host_is_lost_and_not_back_when_it_returns(
+def test_address_moves_when_its_host_is_lost_and_not_back_when_it_returns(
     realized: RealizedLab,
     kept: dict[str, ReconciledHost],
     client: Station,
@@ -245,7 +245,7 @@ def runs(one: ReconciledHost) -> bool:
     return bool(one.states) and all(not state.failure and state.healthy for state in one.states)
 
 
-def test_a_certificate_that_is_not_there_is_told_and_what_runs_goes_on(
+def test_certificate_that_is_not_there_is_told_and_what_runs_goes_on(
     realized: RealizedLab, kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
 ) -> None:
     realized.put(replace(LB, certificate="absent"))
@@ -258,7 +258,7 @@ def test_a_certificate_that_is_not_there_is_told_and_what_runs_goes_on(
     eventually(lambda: all(runs(one) for one in kept.values()), "all is well again")
 
 
-def test_an_address_of_ipv6_is_served_by_a_pair_in_its_subnet_and_to_others(
+def test_address_of_ipv6_is_served_by_a_pair_in_its_subnet_and_to_others(
     realized: RealizedLab, kept: dict[str, ReconciledHost]
 ) -> None:
     address = "fd00:0:0:3::100"
@@ -285,7 +285,7 @@ def answers(calls: Calls) -> bool:
     return calls.answered_s(0) < float("inf")
 
 
-def test_a_balancer_that_is_deleted_leaves_nothing_on_its_hosts(
+def test_balancer_that_is_deleted_leaves_nothing_on_its_hosts(
     realized: RealizedLab, kept: dict[str, ReconciledHost]
 ) -> None:
     assert all(namespaces.names(one.prefix) for one in kept.values())

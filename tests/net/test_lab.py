@@ -49,7 +49,7 @@ def test_two_stations_on_two_hosts_talk(lab: Lab, pair: tuple[Station, Station])
     assert pings(two, "10.0.1.11")
 
 
-def test_a_sniffer_sees_a_frame_made_by_hand(pair: tuple[Station, Station]) -> None:
+def test_sniffer_sees_a_frame_made_by_hand(pair: tuple[Station, Station]) -> None:
     one, two = pair
     body = udp("10.0.1.11", "10.0.1.12", (5000, 5001), b"canary")
     with Sniffer(two) as sniffer:
@@ -57,7 +57,7 @@ def test_a_sniffer_sees_a_frame_made_by_hand(pair: tuple[Station, Station]) -> N
         assert sniffer.wait(b"canary")
 
 
-def test_a_killed_switch_comes_back_with_its_tunnels(lab: Lab, pair: tuple[Station, Station]) -> None:
+def test_killed_switch_comes_back_with_its_tunnels(lab: Lab, pair: tuple[Station, Station]) -> None:
     one, _ = pair
     host = lab.host("h2")
     host.kill("ovs-vswitchd")
@@ -77,7 +77,7 @@ def test_every_card_of_a_switch_has_a_long_receive_queue(lab: Lab, pair: tuple[S
     assert Path("/proc/sys/net/core/rmem_default").read_text() == machine
 
 
-def test_the_agents_ports_get_long_receive_queues_too(lab: Lab) -> None:
+def test_agents_ports_get_long_receive_queues_too(lab: Lab) -> None:
     host = lab.host("h2")
     before = _long_queues(host)
     lab.central.nbctl("lsp-add", "s", "s/a/three")

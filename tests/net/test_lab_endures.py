@@ -39,7 +39,7 @@ Lab(prefix=sys.argv[1], directory=Path(sys.argv[2]), hosts=("h1",), gateways=())
 
 
 @pytest.mark.parametrize("file", ["lab.json", "central/nb.db", "h1/db.sock", "h1/br-int.mgmt"])
-def test_an_up_that_is_killed_anywhere_is_followed_by_one_that_works(small: Lab, file: str) -> None:
+def test_up_that_is_killed_anywhere_is_followed_by_one_that_works(small: Lab, file: str) -> None:
     killed = subprocess.Popen([sys.executable, "-c", _UP, small.record.prefix, str(small.directory)])
     end = time.monotonic() + 60
     while not (small.directory / file).exists() and killed.poll() is None:
@@ -53,7 +53,7 @@ def test_an_up_that_is_killed_anywhere_is_followed_by_one_that_works(small: Lab,
     assert daemons.kill_all(small.directory) == 0
 
 
-def test_an_up_that_fails_leaves_nothing_and_says_why(small: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_that_fails_leaves_nothing_and_says_why(small: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "HOST_DAEMONS", ("ovsdb-server", "ovs-vswitchd"))
     with pytest.raises(CalabashError, match="hosts have no daemon ovn-controller"):
         small.up()
@@ -62,14 +62,14 @@ def test_an_up_that_fails_leaves_nothing_and_says_why(small: Lab, monkeypatch: p
     assert daemons.kill_all(small.directory) == 0
 
 
-def test_a_lab_whose_daemons_were_all_killed_comes_back(small: Lab) -> None:
+def test_lab_whose_daemons_were_all_killed_comes_back(small: Lab) -> None:
     small.up()
     assert daemons.kill_all(small.directory) == 6
     small.up()
     assert all(small.daemons().values())
 
 
-def test_a_namespace_in_the_way_is_named_and_stays(small: Lab) -> None:
+def test_namespace_in_the_way_is_named_and_stays(small: Lab) -> None:
     name = f"{small.record.prefix}-h1"
     namespaces.ip([("netns", "add", name)])
     try:
@@ -83,7 +83,7 @@ def test_a_namespace_in_the_way_is_named_and_stays(small: Lab) -> None:
         namespaces.ip([("netns", "del", name)])
 
 
-def test_a_prefix_is_one_lab_of_one_shape(small: Lab, tmp_path: Path) -> None:
+def test_prefix_is_one_lab_of_one_shape(small: Lab, tmp_path: Path) -> None:
     small.up()
     elsewhere = Lab(prefix=small.record.prefix, directory=tmp_path / "m", hosts=("h1",), gateways=())
     larger = Lab(prefix=small.record.prefix, directory=small.directory, hosts=("h1", "h2"), gateways=())
@@ -94,7 +94,7 @@ def test_a_prefix_is_one_lab_of_one_shape(small: Lab, tmp_path: Path) -> None:
     assert all(small.daemons().values())
 
 
-def test_a_directory_with_something_else_in_it_is_left_alone(small: Lab) -> None:
+def test_directory_with_something_else_in_it_is_left_alone(small: Lab) -> None:
     small.directory.mkdir()
     (small.directory / "mine").touch()
     with pytest.raises(CalabashError, match="not empty"):

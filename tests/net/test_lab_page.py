@@ -92,7 +92,7 @@ def _restarts(prefix: str, capsys: pytest.CaptureFixture[str]) -> dict[str, int]
     return {row["daemon"]: row["restarts"] for row in told["daemons"] if row["restarts"]}
 
 
-def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
+def test_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
     prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs.need_appliances()

@@ -22,7 +22,7 @@ def test_customers_meet_on_their_vlan_and_nowhere_else(lab: Lab) -> None:
     assert pings(plain, "192.0.2.5")
 
 
-def test_a_vlan_reaches_a_host_with_its_tag(lab: Lab) -> None:
+def test_vlan_reaches_a_host_with_its_tag(lab: Lab) -> None:
     customer = lab.customer("tagged", ["192.0.2.65/26"], vlan=300)
     host = lab.host("h1")
     host.vsctl("add-port", "br-ex", "in300", "tag=300", "--", "set", "Interface", "in300", "type=internal")

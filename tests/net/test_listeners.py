@@ -49,7 +49,7 @@ def namespace(lab_prefix: str) -> Iterator[str]:
         ("127.0.0.1", (), (FOUR, SIX)),
     ],
 )
-def test_a_listening_socket_is_found_at_the_addresses_at_which_it_takes_connections(
+def test_listening_socket_is_found_at_the_addresses_at_which_it_takes_connections(
     namespace: str, bound: str, heard: tuple[str, ...], not_heard: tuple[str, ...]
 ) -> None:
     family = socket.AF_INET6 if ":" in bound else socket.AF_INET

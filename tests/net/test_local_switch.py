@@ -31,7 +31,7 @@ def switch(plane: Lab) -> Iterator[LocalSwitch]:
     made.close()
 
 
-def test_a_port_is_there_once_however_often_it_is_asked_for(switch: LocalSwitch, plane: Lab) -> None:
+def test_port_is_there_once_however_often_it_is_asked_for(switch: LocalSwitch, plane: Lab) -> None:
     for _ in range(2):
         port = switch.ensure_port("v0", "red/a/web1", told={"attached-mac": "0a:00:00:00:00:01"})
         assert (port.iface_id, port.ours, port.number > 0) == ("red/a/web1", True, True)
@@ -62,9 +62,7 @@ def test_ports_of_others_are_neither_taken_nor_removed(switch: LocalSwitch, plan
         plane.host("h1").vsctl("del-port", name)
 
 
-def test_a_bridge_that_is_not_there_and_a_database_that_does_not_answer_are_told(
-    switch: LocalSwitch, plane: Lab
-) -> None:
+def test_bridge_that_is_not_there_and_a_database_that_does_not_answer_are_told(switch: LocalSwitch, plane: Lab) -> None:
     with pytest.raises(CalabashError, match="no bridge br-none") as absent:
         switch.ensure_port("v0", "red/a/web1", bridge="br-none")
     assert absent.value.reason is Reason.NOT_FOUND
@@ -77,7 +75,7 @@ def test_a_bridge_that_is_not_there_and_a_database_that_does_not_answer_are_told
         nobody.close()
 
 
-def test_the_host_tells_what_it_is(switch: LocalSwitch) -> None:
+def test_host_tells_what_it_is(switch: LocalSwitch) -> None:
     assert switch.settings()["system-id"] == "h1"
 
 

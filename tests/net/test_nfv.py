@@ -164,7 +164,7 @@ def settled(kept: dict[str, ReconciledHost], host: str) -> bool:
     return bool(states) and all(not state.failure for state in states)
 
 
-def test_a_killed_keeper_harms_nothing_and_the_next_mends_what_died_meanwhile(
+def test_killed_keeper_harms_nothing_and_the_next_mends_what_died_meanwhile(
     realized: RealizedLab, kept: dict[str, ReconciledHost], plain: Station
 ) -> None:
     eventually(lambda: len(active(kept)) == 1, "one replica has the address")
@@ -195,7 +195,7 @@ def command(process: int) -> str:
         return ""
 
 
-def test_a_gateway_that_is_deleted_leaves_nothing_on_its_hosts(
+def test_gateway_that_is_deleted_leaves_nothing_on_its_hosts(
     realized: RealizedLab, kept: dict[str, ReconciledHost], plain: Station
 ) -> None:
     assert all(namespaces.names(one.prefix) for one in kept.values())

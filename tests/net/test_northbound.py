@@ -111,7 +111,7 @@ def test_many_vpcs_go_in_one_transaction_and_one_that_fails_leaves_none(northbou
     assert northbound.owners() == {"red", "blue"}
 
 
-def test_a_name_that_leads_nowhere_is_an_error_and_never_left_out(northbound: Northbound) -> None:
+def test_name_that_leads_nowhere_is_an_error_and_never_left_out(northbound: Northbound) -> None:
     rows = dict(vpc_rows("red"))
     group = Ref("Port_Group", "cb.red.drop")
     rows[group] = {**rows[group], "ports": frozenset((Ref("Logical_Switch_Port", "red/a/nobody"),))}
@@ -141,12 +141,12 @@ def test_values_of_a_wrong_type_are_errors(northbound: Northbound) -> None:
     assert northbound.owners() == frozenset()
 
 
-def test_a_row_without_an_owner_is_not_written(northbound: Northbound) -> None:
+def test_row_without_an_owner_is_not_written(northbound: Northbound) -> None:
     with pytest.raises(CalabashError, match="has no owner"):
         northbound.apply([Insert(Ref("Logical_Switch", "cb-x"), {"name": "cb-x"})])
 
 
-def test_a_row_that_nothing_refers_to_and_that_the_database_drops_is_told(northbound: Northbound) -> None:
+def test_row_that_nothing_refers_to_and_that_the_database_drops_is_told(northbound: Northbound) -> None:
     rows = dict(vpc_rows("red"))
     group = Ref("Port_Group", "cb.red.drop")
     rows[group] = {**rows[group], "acls": frozenset()}
@@ -154,7 +154,7 @@ def test_a_row_that_nothing_refers_to_and_that_the_database_drops_is_told(northb
         northbound.apply(diff(rows, {}))
 
 
-def test_an_update_of_a_row_that_has_gone_is_an_error(northbound: Northbound, server: DatabaseServer) -> None:
+def test_update_of_a_row_that_has_gone_is_an_error(northbound: Northbound, server: DatabaseServer) -> None:
     put(northbound, "red", vpc_rows("red"))
     server.ctl("lr-del", "cb-red")
     until(lambda: Ref("Logical_Router", "cb-red") not in northbound.actual("red"))
@@ -186,7 +186,7 @@ def test_keys_of_others_in_shared_maps_stay(northbound: Northbound, server: Data
     assert northbound.actual(PLATFORM)[GLOBAL]["options"] == {"northd": "theirs", "bfd-mult": "3"}
 
 
-def test_a_switch_that_lost_its_mark_is_taken_back_and_not_doubled(
+def test_switch_that_lost_its_mark_is_taken_back_and_not_doubled(
     northbound: Northbound, server: DatabaseServer
 ) -> None:
     rows = vpc_rows("red")
@@ -208,7 +208,7 @@ def test_a_switch_that_lost_its_mark_is_taken_back_and_not_doubled(
     assert len(server.rows("Logical_Switch", "name")) == 1
 
 
-def test_a_second_row_of_the_same_key_goes(northbound: Northbound, server: DatabaseServer) -> None:
+def test_second_row_of_the_same_key_goes(northbound: Northbound, server: DatabaseServer) -> None:
     rows = vpc_rows("red")
     put(northbound, "red", rows)
     server.ctl("--id=@x", "create", "Logical_Router", "name=cb-red", f'external_ids:"{OWNER}"=red')
@@ -229,7 +229,7 @@ def test_large_sets_are_changed_by_their_members(northbound: Northbound, server:
     assert len(server.ctl("lsp-list", "cb-red/a").splitlines()) == 40
 
 
-def test_a_name_of_a_lock_with_a_hyphen_is_refused_as_it_would_never_be_given(server: DatabaseServer) -> None:
+def test_name_of_a_lock_with_a_hyphen_is_refused_as_it_would_never_be_given(server: DatabaseServer) -> None:
     with pytest.raises(CalabashError, match="is not a valid name of an OVSDB lock"):
         Northbound(server.remote, lock="platform-vpc")
 
@@ -266,7 +266,7 @@ def test_two_clients_in_one_process_speak_to_their_own_databases(northbound: Nor
         other.kill()
 
 
-def test_a_server_that_comes_back_is_found_and_all_is_read_anew(northbound: Northbound, server: DatabaseServer) -> None:
+def test_server_that_comes_back_is_found_and_all_is_read_anew(northbound: Northbound, server: DatabaseServer) -> None:
     put(northbound, "red", vpc_rows("red"))
     server.kill()
     until(lambda: not northbound.session.ready)
@@ -302,7 +302,7 @@ def test_edits_of_own_rows_are_noticed_and_edits_of_other_rows_are_not(server: D
         northbound.close()
 
 
-def test_a_table_that_this_version_lacks_is_told(server: DatabaseServer) -> None:
+def test_table_that_this_version_lacks_is_told(server: DatabaseServer) -> None:
     session = Session(server.remote, "OVN_Northbound", {"Colour": ("name",)})
     try:
         with pytest.raises(CalabashError, match="no table Colour"):

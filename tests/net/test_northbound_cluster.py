@@ -62,7 +62,7 @@ def test_after_the_leader_is_killed_the_next_one_is_found_and_written_to(cluster
         northbound.close()
 
 
-def test_a_leader_that_hands_over_loses_no_write(cluster: list[ClusterServer]) -> None:
+def test_leader_that_hands_over_loses_no_write(cluster: list[ClusterServer]) -> None:
     northbound = Northbound(",".join(server.remote for server in cluster))
     try:
         northbound.session.wait_ready(WITHIN_S)

@@ -76,7 +76,7 @@ def pool(networked: Networked) -> Iterator[Networked]:
     networked.clean()
 
 
-def test_a_program_is_inside_its_port_and_reaches_another_of_its_vpc_by_name(pool: Networked) -> None:
+def test_program_is_inside_its_port_and_reaches_another_of_its_vpc_by_name(pool: Networked) -> None:
     server = pool.run(PYTHON, "-c", SERVER)
     assert server.says() == "10.0.1.11"
     asking = pool.run(PYTHON, "-c", CLIENT, "web1.a.red.internal", ports=["red/a/web2"])
@@ -92,7 +92,7 @@ def test_a_program_is_inside_its_port_and_reaches_another_of_its_vpc_by_name(poo
     until(lambda: not pool.left(), what="everything to be gone")
 
 
-def test_a_port_is_held_by_one_program_at_a_time_and_free_when_that_has_ended(pool: Networked) -> None:
+def test_port_is_held_by_one_program_at_a_time_and_free_when_that_has_ended(pool: Networked) -> None:
     first = pool.run("cat")
     until(lambda: pool.world.allocations() and pool.world.allocations()[0]["pids"], what="the first to run")
     code, said = pool.run("true").end()
@@ -102,7 +102,7 @@ def test_a_port_is_held_by_one_program_at_a_time_and_free_when_that_has_ended(po
     assert pool.run("true").end() == (0, "")
 
 
-def test_a_user_has_ports_of_its_own_tenant_and_nobody_elses(pool: Networked) -> None:
+def test_user_has_ports_of_its_own_tenant_and_nobody_elses(pool: Networked) -> None:
     def make() -> None:
         client = PoolClient(pool.world.home)
         for kind, name, spec in (
@@ -120,13 +120,13 @@ def test_a_user_has_ports_of_its_own_tenant_and_nobody_elses(pool: Networked) ->
     assert f"refused {Reason.NOT_FOUND}" in said
 
 
-def test_a_brokered_program_is_inside_its_port_too(pool: Networked) -> None:
+def test_brokered_program_is_inside_its_port_too(pool: Networked) -> None:
     source = "import os, socket; print(sorted(n for _, n in socket.if_nameindex())[0], 'CALABASH_SLOT' in os.environ)"
     assert pool.run(PYTHON, "-c", source, isolation="brokered").end() == (0, "eth0 False\n")
     until(lambda: not pool.left(), what="everything to be gone")
 
 
-def test_a_job_has_ports_too(pool: Networked) -> None:
+def test_job_has_ports_too(pool: Networked) -> None:
     def submit() -> str:
         client = PoolClient(pool.world.home)
         for kind, name, spec in (
@@ -147,7 +147,7 @@ def test_a_job_has_ports_too(pool: Networked) -> None:
 
 
 @pytest.mark.parametrize("what", ["the program", "its caller"])
-def test_a_program_that_is_killed_leaves_nothing(pool: Networked, what: str) -> None:
+def test_program_that_is_killed_leaves_nothing(pool: Networked, what: str) -> None:
     caller = pool.run("sh", "-c", "echo $$; exec sleep 600")
     program = int(caller.says())
     os.kill(program if what == "the program" else caller.pid, signal.SIGKILL)
@@ -155,7 +155,7 @@ def test_a_program_that_is_killed_leaves_nothing(pool: Networked, what: str) -> 
     until(lambda: not pool.left(), what="everything to be gone")
 
 
-def test_a_pool_that_is_killed_leaves_traffic_as_it_is_and_the_next_one_adopts_it(pool: Networked) -> None:
+def test_pool_that_is_killed_leaves_traffic_as_it_is_and_the_next_one_adopts_it(pool: Networked) -> None:
     server = pool.run(PYTHON, "-c", SERVER)
     assert server.says() == "10.0.1.11"
     talker = pool.run(PYTHON, "-c", TALKER, "10.0.1.11", ports=["red/a/web2"])
@@ -187,7 +187,7 @@ def test_what_ends_while_no_pool_runs_is_removed_by_the_next_one(pool: Networked
     assert pool.run("true").end() == (0, "")
 
 
-def test_a_port_that_its_host_does_not_carry_out_is_refused_in_time_and_leaves_nothing(pool: Networked) -> None:
+def test_port_that_its_host_does_not_carry_out_is_refused_in_time_and_leaves_nothing(pool: Networked) -> None:
     host = pool.lab.host("h1")
     host.kill("ovn-controller")
     try:
@@ -255,7 +255,7 @@ def test_every_promise_of_a_vpc_is_tried_and_nothing_of_that_is_left(
     assert namespaces.names("calabash-check-") == []
 
 
-def test_a_promise_that_does_not_hold_is_named_and_the_exit_code_is_1(
+def test_promise_that_does_not_hold_is_named_and_the_exit_code_is_1(
     pool: Networked, checked: Callable[[], tuple[int, dict[str, str]]]
 ) -> None:
     host = pool.lab.host("h2")
@@ -326,7 +326,7 @@ def _does(caller: ForkedCaller, step: str) -> str:
     return caller.says()
 
 
-def test_a_server_with_a_port_is_reached_from_its_vpc_and_from_nowhere_else(
+def test_server_with_a_port_is_reached_from_its_vpc_and_from_nowhere_else(
     pool: Networked, server: tuple[Terminal, Path], tmp_path: Path
 ) -> None:
     owner, token = server
@@ -348,7 +348,7 @@ def test_a_server_with_a_port_is_reached_from_its_vpc_and_from_nowhere_else(
     assert pool.run("true", ports=["red/a/gpu1"]).end() == (0, "")
 
 
-def test_a_server_and_a_pool_that_are_killed_leave_who_is_connected_by_a_port_as_they_are(
+def test_connections_by_a_port_outlive_kills_of_server_and_pool(
     pool: Networked, server: tuple[Terminal, Path], tmp_path: Path
 ) -> None:
     owner, token = server

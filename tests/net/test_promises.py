@@ -152,7 +152,7 @@ def test_every_promise_holds_and_each_is_red_when_what_carries_it_out_is_gone(
     assert probe.dhcp_offer() == ""
 
 
-def test_a_bound_of_a_rate_is_seen_and_its_loss_is(site: Site, lab: Lab, made: dict[str, Probe]) -> None:
+def test_bound_of_a_rate_is_seen_and_its_loss_is(site: Site, lab: Lab, made: dict[str, Probe]) -> None:
     policy, bound, free = QosPolicy(name="red/slow", egress_bits_per_s=BOUND), made["red/a/bound"], made["red/a/client"]
     assert [(one.promise, one.held) for one in external.rates(policy, bound, free)] == [
         ("a port with red/slow sends at most 2 Mbit/s", True)

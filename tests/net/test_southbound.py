@@ -37,7 +37,7 @@ def from_host(lab: Lab, *words: str, keys: Path | None = None) -> subprocess.Com
     return lab.run("h1", *line)
 
 
-def test_a_host_changes_its_own_chassis(lab: Lab) -> None:
+def test_host_changes_its_own_chassis(lab: Lab) -> None:
     done = from_host(lab, "set", "Chassis", "h1", "external_ids:tried=yes")
     assert done.returncode == 0, done.stderr
     assert lab.central.sbctl("get", "Chassis", "h1", "external_ids:tried").strip() == "yes"
@@ -63,7 +63,7 @@ def test_a_host_changes_its_own_chassis(lab: Lab) -> None:
     ],
     ids=" ".join,
 )
-def test_a_taken_host_cannot_change_what_is_others(lab: Lab, change: tuple[str, ...]) -> None:
+def test_taken_host_cannot_change_what_is_others(lab: Lab, change: tuple[str, ...]) -> None:
     encap = lab.central.sbctl("--bare", "--columns=_uuid", "find", "Encap", "chassis_name=h2").strip()
     before = _database(lab)
     done = from_host(lab, *(encap if word == "H2_ENCAP" else word for word in change))
@@ -80,7 +80,7 @@ def test_who_has_no_certificate_of_the_lab_is_not_let_in(lab: Lab, tmp_path: Pat
     assert from_host(lab, "show").returncode == 0
 
 
-def test_the_northbound_database_is_on_no_network(lab: Lab) -> None:
+def test_northbound_database_is_on_no_network(lab: Lab) -> None:
     listening = lab.run("ctl", "cat", "/proc/net/tcp", "/proc/net/tcp6").stdout.splitlines()
     ports = {int(line.split()[1].rpartition(":")[2], 16) for line in listening if " 0A " in line}
     assert ports == {SOUTHBOUND_PORT}

@@ -56,7 +56,7 @@ def restarted(lab: Lab, name: str, before: int, count: int) -> bool:
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_a_killed_daemon_is_started_again_and_counted_and_packets_pass(
+def test_killed_daemon_is_started_again_and_counted_and_packets_pass(
     supervised: Lab, pair: tuple[Station, Station], name: str
 ) -> None:
     one, two = pair
@@ -76,7 +76,7 @@ def test_a_killed_daemon_is_started_again_and_counted_and_packets_pass(
         print(f"no packet for {probe.hole_s(killed_s):.3f} s")
 
 
-def test_a_daemon_that_keeps_ending_waits_longer_each_time(supervised: Lab) -> None:
+def test_daemon_that_keeps_ending_waits_longer_each_time(supervised: Lab) -> None:
     name = "central/northd"
     first = supervisor.read_restarts(supervised.directory).get(name, supervisor.DaemonRestarts()).count
     begun_s = time.monotonic()
@@ -88,7 +88,7 @@ def test_a_daemon_that_keeps_ending_waits_longer_each_time(supervised: Lab) -> N
     assert log.count('event="daemon restarted"') >= 3
 
 
-def test_a_killed_supervisor_is_replaced_and_the_next_one_starts_what_has_ended(supervised: Lab) -> None:
+def test_killed_supervisor_is_replaced_and_the_next_one_starts_what_has_ended(supervised: Lab) -> None:
     before = supervisor.supervisor_pid(supervised.directory)
     os.kill(before, signal.SIGKILL)
     until(lambda: supervisor.supervisor_pid(supervised.directory) == 0, within_s=WITHIN_S, what="the supervisor ends")
