@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+from collections.abc import Container, Iterable
 from pathlib import Path
 
+import pytest
 from tests.compiled import compiled
 from tools.wheel import libraries
 
@@ -56,6 +58,11 @@ int main(int argc, char **argv)
 def cross_libraries() -> Path:
     """Build everything that ``make native`` builds, for aarch64."""
     return libraries("aarch64")
+
+
+def marked(cases: Iterable[str], on_aarch64: Container[str]) -> list[object]:
+    """Return the cases as parameters of a test; those in ``on_aarch64`` have the marker ``aarch64``."""
+    return [pytest.param(case, marks=[pytest.mark.aarch64] if case in on_aarch64 else []) for case in cases]
 
 
 def runnable(program: Path) -> Path:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.native.shim_world import GIB, MIB, OUT_OF_MEMORY, SUCCESS, Slot, World
 
+pytestmark = pytest.mark.aarch64
+
 
 @pytest.fixture
 def slot(tmp_path: Path) -> Slot:

@@ -25,6 +25,7 @@ def slot(world: World) -> Slot:
     return world.slot(cap=GIB)
 
 
+@pytest.mark.aarch64
 def test_every_kind_of_memory_is_charged_and_freed_exactly(slot: Slot) -> None:
     lines = [line.split() for line in slot.tenant("families", 3_000_000).splitlines()]
     assert [name for name, _, _ in lines] == list(FAMILIES)
@@ -35,6 +36,7 @@ def test_every_kind_of_memory_is_charged_and_freed_exactly(slot: Slot) -> None:
     assert slot.world.device()["alloc_bytes"] == 0
 
 
+@pytest.mark.aarch64
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_of_allocations_fills_the_cap_exactly(world: World, family: str) -> None:
     cap = 256 * MIB
@@ -48,6 +50,7 @@ def test_each_family_of_allocations_fills_the_cap_exactly(world: World, family: 
     assert filled >= 0.995 * cap
 
 
+@pytest.mark.aarch64
 def test_small_allocations_use_all_of_the_cap(world: World) -> None:
     cap = 8 * MIB
     taken, answer = world.slot(cap=cap).tenant("fill", "linear", 1000).split()
@@ -165,6 +168,7 @@ def test_frees_in_a_stream_make_room_without_a_wait(slot: Slot) -> None:
     assert slot.world.device()["alloc_peak_bytes"] <= GIB
 
 
+@pytest.mark.aarch64
 def test_block_of_virtual_memory_lives_until_its_last_reference_and_mapping(slot: Slot) -> None:
     assert slot.tenant("vmm").split("\n") == [
         f"created {4 * MIB}",
@@ -208,6 +212,7 @@ def test_slice_smaller_than_one_context_says_so_once(world: World) -> None:
     assert "100 MiB" in err
 
 
+@pytest.mark.aarch64
 @pytest.mark.parametrize("way", ["module", "file", "library"])
 def test_variables_of_a_module_are_charged_once_from_load_to_unload(slot: Slot, way: str) -> None:
     taken = 100 * MIB
@@ -215,6 +220,7 @@ def test_variables_of_a_module_are_charged_once_from_load_to_unload(slot: Slot, 
     assert slot.world.device()["alloc_bytes"] == 0
 
 
+@pytest.mark.aarch64
 @pytest.mark.parametrize("way", ["module", "file", "library"])
 def test_module_whose_variables_exceed_the_cap_is_not_loaded(slot: Slot, way: str) -> None:
     assert slot.tenant("module", 20 * GIB, way) == f"{OUT_OF_MEMORY} 0 0 0"

@@ -31,6 +31,7 @@ def _pageable_bytes(slot: Slot) -> int:
     return sum(procs[i].pageable_units[0] * 512 for i in range(1024))
 
 
+@pytest.mark.aarch64
 @pytest.mark.parametrize("family", PAGED)
 def test_what_can_be_paged_fills_the_whole_cap(slot: Slot, family: str) -> None:
     taken, answer = slot.tenant("fill", family, 512 * MIB).split()
@@ -40,6 +41,7 @@ def test_what_can_be_paged_fills_the_whole_cap(slot: Slot, family: str) -> None:
     assert slot.world.device()["used_peak_bytes"] <= 15 * GIB
 
 
+@pytest.mark.aarch64
 @pytest.mark.parametrize("family", FIXED)
 def test_what_cannot_be_paged_fills_its_part_of_the_card(slot: Slot, family: str) -> None:
     taken, answer = slot.tenant("fill", family, 512 * MIB).split()
@@ -56,6 +58,7 @@ def test_program_that_holds_the_cap_has_only_what_was_given_at_once_on_the_card_
             assert slot.tenant("fill", "mapped", 512 * MIB).split() == ["16", str(OUT_OF_MEMORY)]
 
 
+@pytest.mark.aarch64
 def test_every_family_is_given_back_to_the_byte_beyond_the_card(slot: Slot) -> None:
     with slot.start_holder(5 * GIB):
         for line in slot.tenant("families", 3_000_000).splitlines():
@@ -65,6 +68,7 @@ def test_every_family_is_given_back_to_the_byte_beyond_the_card(slot: Slot) -> N
         assert slot.usage.device(0).used_bytes == 5 * GIB == _pageable_bytes(slot)
 
 
+@pytest.mark.aarch64
 def test_program_is_told_the_whole_cap_however_large_the_card_is(slot: Slot) -> None:
     assert slot.tenant("view").split() == [str(CAP), str(CAP), str(CAP), "1"]
 

@@ -8,7 +8,23 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.native.machine import marked
 from tests.native.shim_world import GIB, OUT_OF_MEMORY, ROOT, SHIM, SIMGPU, SUCCESS, Slot, World, program
+
+WAYS = (
+    "handle",
+    "default",
+    "next",
+    "versioned",
+    "deepbind",
+    "namespace",
+    "address_v1",
+    "address",
+    "address_ptsz",
+    "lookup_versioned",
+    "lookup_next",
+    "lookup_libc",
+)
 
 
 @pytest.fixture
@@ -42,34 +58,20 @@ def test_library_needs_no_other_library_than_the_c_library() -> None:
     assert re.findall(r"NEEDED.*\[(.*)\]", listing) == ["libc.so.6"]
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "handle",
-        "default",
-        "next",
-        "versioned",
-        "deepbind",
-        "namespace",
-        "address_v1",
-        "address",
-        "address_ptsz",
-        "lookup_versioned",
-        "lookup_next",
-        "lookup_libc",
-    ],
-)
+@pytest.mark.parametrize("way", marked(WAYS, {"address_ptsz", "lookup_next"}))
 def test_program_that_looks_the_driver_up_is_held_to_its_cap(slot: Slot, way: str) -> None:
     assert slot.run(program("finder"), way, str(2 * GIB)) == str(OUT_OF_MEMORY)
     assert slot.run(program("finder"), way, str(GIB // 2)) == str(SUCCESS)
     assert slot.usage.device(0).denied_count == 1
 
 
+@pytest.mark.aarch64
 def test_program_that_opens_the_driver_by_its_path_is_held_to_its_cap(slot: Slot) -> None:
     path = SIMGPU / "libcuda.so.1"
     assert slot.run(program("finder"), "handle", str(2 * GIB), str(path)) == str(OUT_OF_MEMORY)
 
 
+@pytest.mark.aarch64
 def test_program_that_opens_a_copy_of_the_driver_is_held_to_its_cap(slot: Slot, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "mydriver.so"
     copy.parent.mkdir()
@@ -90,6 +92,7 @@ def test_what_is_no_driver_is_opened_in_the_namespace_that_was_asked_for(slot: S
     assert slot.run("python3", "-c", script) == "True None"
 
 
+@pytest.mark.aarch64
 def test_linked_program_is_held_to_its_cap(slot: Slot) -> None:
     assert slot.tenant("alloc", 2 * GIB) == str(OUT_OF_MEMORY)
     assert slot.tenant("alloc", GIB // 2) == str(SUCCESS)
@@ -117,6 +120,7 @@ def asked() -> list[str]:
     return [f"{base} {version} {flags}" for base, version in sorted(versions) for flags in (0, 1, 2)]
 
 
+@pytest.mark.aarch64
 def test_every_answer_of_the_driver_keeps_its_version_default_stream_and_status(slot: Slot) -> None:
     """The shim returns the hook of the very function that the driver alone would have returned, or that function."""
     questions = asked()
