@@ -29,6 +29,7 @@ from calabash.adapters.host.sysfs_writer import BlockedError, HelperWriter
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
+from calabash.model.messages import in_full
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.devices.inventory import Inventory
 from calabash.node.modes.passthrough.executor import PassthroughExecutor
@@ -144,7 +145,7 @@ def wait_for_news(executor: PassthroughExecutor) -> list[str]:
     news: list[str] = []
 
     def told() -> bool:
-        news.extend(executor.verify([]))
+        news.extend(map(in_full, executor.verify([])))
         return bool(news)
 
     wait_for(told)

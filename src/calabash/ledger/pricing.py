@@ -22,6 +22,7 @@ from calabash.ledger.money import apportion
 from calabash.ledger.rated import GPU, Measure, RatedLine, per_hour, unit_of
 from calabash.ledger.tariffs import Commitment, Price, Tariff
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message, TenantName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +225,11 @@ def _with_amounts(lines: Sequence[RatedLine], tenant: str) -> list[RatedLine]:
     currencies = sorted({line.currency for line in lines if line.currency})
     if len(currencies) > 1:
         raise CalabashError(
-            f"tenant {tenant} has tariffs in {' and '.join(currencies)} in one month, the limit is one currency",
+            Message(
+                "tenant {tenant} has tariffs in {currencies} in one month, the limit is one currency",
+                tenant=TenantName(tenant),
+                currencies=" and ".join(currencies),
+            ),
             reason=Reason.CONFLICT,
             hint="give the tenant tariffs of one currency, or let the tariff in the new currency begin with a month",
         )

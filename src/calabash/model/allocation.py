@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from calabash.model.device import DeviceUuid
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId, GpuRequest, Placement
 
 
@@ -57,7 +58,7 @@ class AllocationRecord:
     started_at: float = 0.0
     ended_at: float = 0.0
     reason: str = ""
-    explanation: str = ""
+    explanation: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,4 +143,4 @@ class EventRecord:
     reason: str = ""
     allocation: str = ""
     device: str = ""
-    message: str = ""
+    message: Text = ""

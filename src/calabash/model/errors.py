@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from calabash.model.mentions import unmarked
+TYPE_CHECKING = False  # as typing has it, without importing typing
+if TYPE_CHECKING:
+    from calabash.model.messages import Text
 
 
 class Reason(StrEnum):
@@ -154,22 +156,22 @@ class CalabashError(Exception):
     """Error that a user can act on.
 
     Args:
-        message: one line that names the failed operation, the object and the numbers; it may contain ``mention`` marks.
+        message: one line that names the failed operation, the object and the numbers.
         reason: the stable reason code.
-        hint: the next command or change to try, without the word "hint"; it may contain ``mention`` marks.
+        hint: the next command or change to try, without the word "hint".
 
     Attributes:
-        message, hint: the texts without marks, with all names.
-        marked_message, marked_hint: the texts with marks, to be redacted for a reader by ``mentions.render``.
+        message, hint: the texts with all names.
+        message_text, hint_text: the same, to be rendered for a reader (``messages.render``).
     """
 
-    def __init__(self, message: str, *, reason: Reason = Reason.BAD_REQUEST, hint: str = "") -> None:
-        super().__init__(unmarked(message))
-        self.message = unmarked(message)
+    def __init__(self, message: Text, *, reason: Reason = Reason.BAD_REQUEST, hint: Text = "") -> None:
+        self.message = message if isinstance(message, str) else message.in_full()
         self.reason = reason
-        self.hint = unmarked(hint)
-        self.marked_message = message
-        self.marked_hint = hint
+        self.hint = hint if isinstance(hint, str) else hint.in_full()
+        self.message_text = message
+        self.hint_text = hint
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message

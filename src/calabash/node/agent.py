@@ -17,6 +17,7 @@ from calabash.adapters.store import Store
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId
 from calabash.node import snapshot_reader
 from calabash.node.administration.devices import DeviceAdministration
@@ -199,7 +200,7 @@ class NodeAgent:
     def _gone(self, allocation: AllocationId) -> CalabashError:
         return ended_error(self._parts.allocations, self._parts.store, allocation)
 
-    def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
+    def end(self, allocation: AllocationId, *, reason: str, explanation: Text, gently: bool = False) -> bool:
         """Request the end of an allocation; its slot is released after its programs have ended.
 
         Returns False if the allocation is not held.
@@ -242,7 +243,7 @@ class NodeAgent:
         """Return the record of an allocation; None if it is not held."""
         return self._parts.allocations.get(allocation)
 
-    def notes(self, record: AllocationRecord) -> tuple[str, ...]:
+    def notes(self, record: AllocationRecord) -> tuple[Text, ...]:
         """Return the warnings of the sharing mode for the user of an allocation, one line each; also after its end."""
         executor = self._parts.modes.get(record.placement.mode)
         return executor.warnings(record) if executor is not None else ()
@@ -251,7 +252,7 @@ class NodeAgent:
         """Return all held allocations, oldest first."""
         return self._parts.allocations.records()
 
-    def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
+    def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: Text = "") -> None:
         """Log an event and write it to the journal."""
         self._parts.events.emit(kind, reason=reason, allocation=allocation, device=device, message=message)
 

@@ -12,6 +12,7 @@ import structlog
 from calabash.adapters.clock import Clock
 from calabash.adapters.store import Store
 from calabash.model.errors import CalabashError
+from calabash.model.messages import Text
 
 EVENTS_WAITING_MAX = 1000
 
@@ -37,7 +38,7 @@ class Events:
         for changed in self._subscribers:
             changed()
 
-    def emit(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
+    def emit(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: Text = "") -> None:
         """Log an event and queue it for the journal. The oldest of more than EVENTS_WAITING_MAX queued events is dropped."""
         fields = {"kind": kind, "reason": reason, "allocation": allocation, "device": device, "message": message}
         log.info(kind, **{k: v for k, v in fields.items() if v and k != "kind"})

@@ -14,6 +14,7 @@ from pathlib import Path
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId
 from calabash.node import snapshot_reader
 from calabash.node.allocations.capacity_check import require_room, require_served
@@ -39,7 +40,7 @@ class Grant:
 
     record: AllocationRecord
     edits: Edits
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Text, ...] = ()
     devices: tuple[Device, ...] = ()
 
 
@@ -117,7 +118,7 @@ class Granting:
             executor.enter(granted, self._parts.slots.pages(held.id))
         except CalabashError as error:
             self._undone(granted, executor)
-            allocations.end(held.id, reason=error.reason, explanation=error.marked_message)
+            allocations.end(held.id, reason=error.reason, explanation=error.message_text)
             self._settled(allocations.sweep())
             raise
         return (allocations.started(held.id, None) or granted) if held.request.standing else granted
@@ -131,7 +132,7 @@ class Granting:
         except CalabashError as error:
             with self._parts.lock:
                 self._undone(granted, executor)
-                self._parts.allocations.end(granted.id, reason=error.reason, explanation=error.marked_message)
+                self._parts.allocations.end(granted.id, reason=error.reason, explanation=error.message_text)
                 self._settled(self._parts.allocations.sweep())
             raise
         return self._parts.allocations.get(granted.id) or granted

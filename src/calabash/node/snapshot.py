@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from calabash.adapters.host.processes import Process
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId, ModeName
 from calabash.node.processes.unmanaged import UnmanagedProcess
 from calabash.sharing.foreign import with_unmanaged_memory
@@ -51,7 +52,7 @@ class DeviceSnapshot:
     held: tuple[HeldSlice, ...]
     allocations: tuple[AllocationId, ...] = ()
     reading: DeviceReading | None = None
-    cause: str = ""
+    cause: Text = ""
     orphans: tuple[AllocationId, ...] = ()
     unmanaged: tuple[UnmanagedProcess, ...] = ()
     drained: bool = False

@@ -14,6 +14,7 @@ from calabash.adapters.host.cgroups.marks import mark
 from calabash.adapters.host.processes import Process, boot_id
 from calabash.adapters.store import Store
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId, ModeName
 from calabash.node.allocations.occupancy import Occupancy
 from calabash.node.allocations.retention import RequesterRetention, RetentionPolicy
@@ -146,7 +147,7 @@ def build_parts(
         boot=boot_id(),
     )
 
-    def end(allocation: AllocationId, reason: str, explanation: str) -> None:
+    def end(allocation: AllocationId, reason: str, explanation: Text) -> None:
         with lock:
             allocations.end(allocation, reason=reason, explanation=explanation)
 

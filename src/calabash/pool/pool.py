@@ -16,7 +16,7 @@ from calabash.binder.local.binder import Binder
 from calabash.binder.local.requests import Requester, WaitingRequest
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, UserName
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import Principal
 from calabash.node.agent import NodeAgent
@@ -169,7 +169,7 @@ class Pool:
             self.permission.require_owner(
                 who, allocation, uid=asker.uid, user=asker.user, tenant=request.tenant, queue=request.queue
             )
-            message = f"request {allocation} was cancelled by {mention(Mentioned.USER, who.user)}"
+            message = Message("request {request} was cancelled by {user}", request=allocation, user=UserName(who.user))
             error = CalabashError(message, reason=Reason.CONFLICT, hint="ask again")
             if self.binder.withdraw(waiting, why=message, error=error):
                 return "released"
@@ -183,7 +183,7 @@ class Pool:
                 hint="end them, or release it with force",
             )
         # A program that releases its own allocation is not killed.
-        by = f"released by {mention(Mentioned.USER, who.user)}"
+        by = Message("released by {user}", user=UserName(who.user))
         self.agent.end(allocation, reason="released", explanation=by, gently=not others and not force)
         return "ending" if self.agent.record(allocation) is not None else "released"
 

@@ -6,7 +6,7 @@ from calabash.binder.local.requests import WaitingRequest
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, UserName
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import project_of
 from calabash.platform.access.caller import Caller
@@ -38,8 +38,12 @@ def move(pool: Pool, allocation: AllocationId, queue: str, caller: Caller) -> st
         return wanted
     before = request.queue
     for moved in pool.binder.move(waiting, wanted):
-        message = (
-            f"{moved.id} was moved from queue {before} to {wanted} by {mention(Mentioned.USER, caller.principal.user)}"
+        message = Message(
+            "{request} was moved from queue {before} to {queue} by {user}",
+            request=moved.id,
+            before=before,
+            queue=wanted,
+            user=UserName(caller.principal.user),
         )
         pool.agent.event("moved", allocation=moved.id, message=message)
     pool.binder.room_may_have_appeared()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calabash.model.errors import CalabashError, cause, file_reason
-from calabash.model.mentions import unmarked
+from calabash.model.messages import Message, in_full, joined
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.statements import (
     AfterLine,
@@ -209,8 +209,8 @@ class _Run:
 
     def _check_explanation(self, number: int, statement: WhyLine) -> None:
         reported = self.scheduler.explain(statement.id, self.now_s)
-        lines = (reported.summary, *(f"{c.nodes} nodes: {c.text}" for c in reported.causes), *reported.changes)
-        whole = unmarked("\n".join(lines))
+        causes = (Message("{nodes} nodes: {cause}", nodes=c.nodes, cause=c.text) for c in reported.causes)
+        whole = in_full(joined("\n", (reported.summary, *causes, *reported.changes)))
         differences = []
         if reported.reason != statement.reason:
             differences.append(f"- reason {statement.reason}, + reason {reported.reason}")
@@ -265,7 +265,7 @@ def render(decision: Decision) -> str:
         case Evict():
             return f"evict {decision.id} reason={decision.reason} for={decision.by}"
         case Defer():
-            return f"pending {decision.id} reason={decision.reason}  # {unmarked(decision.explanation.summary)}"
+            return f"pending {decision.id} reason={decision.reason}  # {in_full(decision.explanation.summary)}"
 
 
 def _devices(devices: tuple[int, ...]) -> str:

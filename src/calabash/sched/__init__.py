@@ -31,7 +31,7 @@ from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Cause, Decision, Defer, Evict, Explanation, Move, Options, Request, Running
-from calabash.sched.explain.nodes import OTHER_MODEL
+from calabash.sched.explain.nodes import MODELS_DIFFER, OTHER_MODEL
 from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.hierarchy import queue_levels, queue_too_deep
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, QueueSpec
@@ -42,6 +42,7 @@ from calabash.sched.updates import relabel, set_evictable, set_mig_coming, set_m
 
 __all__ = [
     "DEFAULT_POLICY",
+    "MODELS_DIFFER",
     "OTHER_MODEL",
     "QUEUE_DEPTH_MAX",
     "UNLIMITED",

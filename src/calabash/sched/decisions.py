@@ -7,10 +7,12 @@ further members are elastic, and are started and evicted one by one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from sys import intern
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import ModelName, Text, with_models
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.queues.fairshare import ZERO, Amount
 
@@ -90,7 +92,7 @@ class Cause:
 
     reason: Reason
     nodes: int
-    text: str
+    text: Text
     asked: float = 0.0
     largest: float = 0.0
 
@@ -110,12 +112,17 @@ class Explanation:
     """
 
     reason: Reason
-    summary: str
+    summary: Text
     causes: tuple[Cause, ...] = ()
-    changes: tuple[str, ...] = ()
+    changes: tuple[Text, ...] = ()
     blocked_by: tuple[str, ...] = ()
-    reserved: tuple[str, ...] = ()
+    reserved: tuple[Text, ...] = ()
     estimated_start_s: float | None = None
+
+    def with_models(self, display: Callable[[ModelName], str]) -> Explanation:
+        """Return the explanation with another display of device models."""
+        causes = tuple(replace(cause, text=with_models(cause.text, display)) for cause in self.causes)
+        return replace(self, causes=causes, changes=tuple(with_models(change, display) for change in self.changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

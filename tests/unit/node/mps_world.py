@@ -12,6 +12,7 @@ from calabash.adapters.gpu.nvidia.mps import MpsControl
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Text, in_full
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.policy import MpsRules
@@ -135,9 +136,9 @@ class Told:
     """Recorder of the events, notes and health events of a service."""
 
     def __init__(self, rules: MpsRules | None = None) -> None:
-        self.events: list[tuple[str, str, str]] = []
-        self.notes: dict[AllocationId, str] = {}
-        self.health: list[tuple[HealthEvent, str, frozenset[AllocationId]]] = []
+        self.events: list[tuple[str, str, Text]] = []
+        self.notes: dict[AllocationId, Text] = {}
+        self.health: list[tuple[HealthEvent, Text, frozenset[AllocationId]]] = []
         self.owners: dict[int, AllocationId] = {}
         self.tools = ServiceTools(
             name="device 0",
@@ -152,9 +153,9 @@ class Told:
 
     def events_of(self, kind: str) -> list[tuple[str, str]]:
         """Return the allocations and messages of the events of a kind."""
-        return [(allocation, message) for found, allocation, message in self.events if found == kind]
+        return [(allocation, in_full(message)) for found, allocation, message in self.events if found == kind]
 
-    def _happened(self, event: HealthEvent, cause: str, tenants: Collection[AllocationId]) -> None:
+    def _happened(self, event: HealthEvent, cause: Text, tenants: Collection[AllocationId]) -> None:
         self.health.append((event, cause, frozenset(tenants)))
 
 

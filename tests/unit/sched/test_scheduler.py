@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import in_full
 from calabash.sched.actions.victims import BORROW_PAUSE_S
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
@@ -183,7 +184,7 @@ def test_surplus_member_of_a_gang_that_does_not_fit_gets_that_explanation() -> N
         scheduler.submit(Request(id=name, queue="q", gang="g", min_member=2, priority=priority, shape=whole(1)))
     told = {d.id: d for d in scheduler.decide("m1", 1.0) if isinstance(d, Defer)}
     assert set(told) == {"m1", "m2", "m3"}
-    assert "must start its first" in told["m1"].explanation.summary
+    assert "must start its first" in in_full(told["m1"].explanation.summary)
     assert all(r.request_ids == ("m2", "m3") for r in scheduler.state.reservations)
 
 
@@ -345,7 +346,7 @@ def test_explanation_does_not_count_removed_nodes() -> None:
     scheduler = Scheduler([node("n0"), node("n1")], [QueueSpec(name="a")])
     scheduler.remove_node("n1")
     scheduler.submit(Request(id="x", queue="a", shape=whole(5)))
-    assert scheduler.explain("x", 0.0).summary.startswith("0/1 nodes are available")
+    assert in_full(scheduler.explain("x", 0.0).summary).startswith("0/1 nodes are available")
 
 
 def test_labels_and_taints_of_a_node_can_be_changed_in_place() -> None:

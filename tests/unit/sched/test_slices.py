@@ -10,6 +10,7 @@ from fractions import Fraction
 import pytest
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import in_full
 from calabash.sched import (
     UNLIMITED,
     WHOLE_MILLI,
@@ -109,7 +110,9 @@ def test_request_that_finds_no_slice_left_says_so() -> None:
     waits = [d for d in scheduler.cycle(10.0) if isinstance(d, Defer)]
     assert [d.id for d in waits] == ["s8"]
     assert waits[0].reason is Reason.NO_CAPACITY
-    assert [c.text for c in waits[0].explanation.causes] == ["most free slices of a device 0, asked 1 of at most 4"]
+    assert [in_full(c.text) for c in waits[0].explanation.causes] == [
+        "most free slices of a device 0, asked 1 of at most 4"
+    ]
 
 
 def test_placement_beyond_the_slices_of_a_device_is_refused_with_nothing_changed() -> None:

@@ -19,7 +19,7 @@ from calabash.adapters.kubelet.followed_value import Followed
 from calabash.adapters.kubelet.protocol import Allocated, PluginDevice, PluginHandler
 from calabash.adapters.kubelet.stubs import deviceplugin_pb2 as pb
 from calabash.model.errors import CalabashError
-from calabash.model.mentions import redacted
+from calabash.model.messages import redacted
 
 ANSWERED_KEY = "calabash-cdi-names"  # metadata of PreStartContainer: the CDI names with which a relay answered Allocate
 DEVICE_LIST_BYTES_MAX = 3 << 20  # kubelets take at most 4 MiB
@@ -140,7 +140,7 @@ def device_list(devices: list[PluginDevice]) -> pb.ListAndWatchResponse:
 
 def refusal(error: CalabashError) -> str:
     """Return the text for the pod's event; names of others are redacted, because users of the namespace read it."""
-    message, hint = redacted(error.marked_message), redacted(error.marked_hint)
+    message, hint = redacted(error.message_text), redacted(error.hint_text)
     text = f"{message}; hint: {hint}" if hint else message
     return text[:_DETAILS_MAX]
 

@@ -30,6 +30,8 @@ from calabash.adapters.store.usage.queries import UsageSums
 from calabash.adapters.store.usage.reader import UsageReader
 from calabash.adapters.store.usage.removed_usage import RemovedUsage, removed_usage
 from calabash.model.allocation import AllocationRecord, AllocationState, EventRecord, UsageRecord
+from calabash.model.message_codec import decode_text, encode_text
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId, GpuRequest, Placement
 
 EVENT_CHARACTERS_MAX = 4096
@@ -109,7 +111,7 @@ class Store:
             connection.execute(self._advance(allocation, AllocationState.RUNNING).values(started_at=at))
 
     def note(
-        self, allocation: AllocationId, *, program: tuple[int, int] | None = None, end: tuple[str, str] | None = None
+        self, allocation: AllocationId, *, program: tuple[int, int] | None = None, end: tuple[str, Text] | None = None
     ) -> None:
         """Store the program of a held allocation, or the cause of its end. Released allocations are not changed.
 
@@ -121,20 +123,20 @@ class Store:
         if program is not None:
             values |= {"program_pid": program[0], "program_start_time": program[1]}
         if end is not None:
-            values |= {"reason": end[0], "explanation": end[1]}
+            values |= {"reason": end[0], "explanation": encode_text(end[1])}
         change = sa.update(table).where(table.c.id == allocation, table.c.state != AllocationState.RELEASED.value)
         with self._database.transaction() as connection:
             connection.execute(change.values(values))
 
     def release(
-        self, allocation: AllocationId, *, at: float, reason: str, explanation: str, usage: Sequence[UsageRecord] = ()
+        self, allocation: AllocationId, *, at: float, reason: str, explanation: Text, usage: Sequence[UsageRecord] = ()
     ) -> None:
         """Insert the usage records, and set the allocation RELEASED unless it is already."""
         with self._database.transaction() as connection:
             self._put_usage(connection, usage)
             connection.execute(
                 self._advance(allocation, AllocationState.RELEASED).values(
-                    ended_at=at, reason=reason, explanation=explanation
+                    ended_at=at, reason=reason, explanation=encode_text(explanation)
                 )
             )
 
@@ -226,7 +228,9 @@ class Store:
             events: ``at`` and ``kind`` of each, and as far as they apply ``reason``, ``allocation``, ``device``, ``message``.
         """
         absent = {"reason": "", "allocation": "", "device": "", "message": ""}
-        rows = [absent | dict(e) | {"message": str(e.get("message", ""))[:EVENT_CHARACTERS_MAX]} for e in events]
+        rows = [
+            absent | dict(e) | {"message": encode_text(e.get("message", ""))[:EVENT_CHARACTERS_MAX]} for e in events
+        ]
         if rows:
             with self._database.transaction() as connection:
                 connection.execute(sa.insert(tables.events), rows)
@@ -238,11 +242,16 @@ class Store:
         if seen is not None:
             query = query.where(seen_by(seen))
         with self._database.reading() as connection:
-            return [EventRecord(**row) for row in connection.execute(query).mappings()]
+            return [
+                EventRecord(**{**row, "message": decode_text(row["message"])})
+                for row in connection.execute(query).mappings()
+            ]
 
 
 _PLAIN_FIELDS = tuple(
-    f for f in AllocationRecord.__dataclass_fields__ if f not in {"state", "request", "placement", "command"}
+    f
+    for f in AllocationRecord.__dataclass_fields__
+    if f not in {"state", "request", "placement", "command", "explanation"}
 )
 
 
@@ -251,6 +260,7 @@ def _allocation_values(record: AllocationRecord) -> dict[str, Any]:
     return values | {
         "state": record.state.value,
         "command": list(record.command),
+        "explanation": encode_text(record.explanation),
         "tenant": record.request.tenant,
         "queue": record.request.queue,
         "request": msgspec.to_builtins(record.request),
@@ -262,6 +272,7 @@ def _allocation_record(row: dict[str, Any]) -> AllocationRecord:
     return AllocationRecord(
         state=AllocationState(row["state"]),
         command=tuple(row["command"]),
+        explanation=decode_text(row["explanation"]),
         request=msgspec.convert(row["request"], GpuRequest),
         placement=msgspec.convert(row["placement"], Placement),
         **{name: row[name] for name in _PLAIN_FIELDS},

@@ -290,7 +290,8 @@ class ClusterScheduler:
                 self._remove_placement(name)
                 yield Stop(id=name, reason=decision.reason, by=AllocationId(decision.by), owed=decision.owed)
             elif isinstance(decision, Defer):
-                yield Wait(id=name, reason=decision.reason, explanation=decision.explanation)
+                explanation = self.kinds.with_model_names(decision.explanation)
+                yield Wait(id=name, reason=decision.reason, explanation=explanation)
 
     def _started(self, name: AllocationId, decision: Bind) -> StartBundle | Wait:
         known = self.known[name]

@@ -5,21 +5,19 @@ Devices that no request can distinguish are of one kind, so that a shape is calc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from calabash.binder.cluster.bundle import Bundle, Layout, layout, mode_of
 from calabash.model.device import REPLICAS, Device, Health
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Names, Text, with_models
 from calabash.model.request import ModeName
-from calabash.sched import Shape
+from calabash.sched import MODELS_DIFFER, Explanation, Shape
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import selector_misfit
 
 SHAPES_KEPT_MAX = 16_384
-_LIST = re.compile(r"\(([^()]*)\)")
-_OTHERWISE = re.compile(r"\bhave ([^;]+?), asked ([^;]+?)(?=;|\. |$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,31 +87,29 @@ class DeviceKinds:
                 self._known.clear()
                 self.version += 1
 
-    def with_model_names(self, text: str) -> str:
+    def with_model_names(self, explanation: Explanation) -> Explanation:
         """Return an explanation of the scheduler with kinds replaced by model names, which users know.
-
-        A model name is written once in a list of kinds.
 
         If a device of the requested model exists, the rest of the kind is shown too, because only the rest differs.
         """
-        models = {sample.device.model for sample in self._samples.values()}
-        text = _OTHERWISE.sub(self._describe_difference, text)
-        for kind in sorted(self._samples, key=len, reverse=True):
-            text = text.replace(kind, self._samples[kind].device.model)
-
-        def once(found: re.Match[str]) -> str:
-            listed = dict.fromkeys(found[1].split(", "))
-            return f"({', '.join(listed)})" if listed.keys() <= models else found[0]
-
-        return _LIST.sub(once, text)
-
-    def _describe_difference(self, found: re.Match[str]) -> str:
-        there, asked = found[1].split(", "), found[2].split(" or ")
-        if {self._model(kind) for kind in there}.isdisjoint(self._model(kind) for kind in asked):
-            return found[0]
-        return (
-            f"have {', '.join(map(self._describe_kind, there))}, asked {' or '.join(map(self._describe_kind, asked))}"
+        shown = explanation.with_models(lambda name: self._model(name.value))
+        causes = (
+            replace(cause, text=with_models(cause.text, lambda name: self._describe_kind(name.value)))
+            if self._only_the_rest_differs(cause.text)
+            else as_shown
+            for cause, as_shown in zip(explanation.causes, shown.causes, strict=True)
         )
+        return replace(shown, causes=tuple(causes))
+
+    def _only_the_rest_differs(self, cause: Text) -> bool:
+        """Return True if a cause names devices of a requested model, which therefore differ in other properties."""
+        if isinstance(cause, str) or cause.template != MODELS_DIFFER:
+            return False
+        there, asked = cause.argument("there"), cause.argument("asked")
+        if not (isinstance(there, Names) and isinstance(asked, Names)):
+            return False
+        requested = {self._model(name.value) for name in asked.names}
+        return not requested.isdisjoint(self._model(name.value) for name in there.names)
 
     def _model(self, kind: str) -> str:
         return self._samples[kind].device.model if kind in self._samples else kind

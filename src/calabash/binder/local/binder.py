@@ -42,7 +42,7 @@ from calabash.binder.local.waiting import WaitingRequests
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, RequestName, Text, joined
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.node.agent import Grant, NodeAgent
 from calabash.node.audit.process_census import describe_process
@@ -63,7 +63,7 @@ NOT_YET = {
     Reason.FABRIC_HELD,
 }
 BETWEEN_CYCLES_S = 0.001  # pause in which other threads get the lock
-LOST_PLACE = "before anybody was told of it, it lost its place to "  # prefix of the explanation
+LOST_PLACE = "before anybody was told of it, it lost its place to {by}"
 Granting = Callable[[AllocationRecord], AbstractContextManager[None]]
 
 
@@ -134,7 +134,7 @@ class Binder:
                 self.schedule()
         return waiting
 
-    def withdraw(self, waiting: WaitingRequest, *, why: str, error: CalabashError | None = None) -> bool:
+    def withdraw(self, waiting: WaitingRequest, *, why: Text, error: CalabashError | None = None) -> bool:
         """Withdraw a request; ``error`` becomes its answer (None: it is cancelled). ``why`` is the reason for users.
 
         Returns False if the request has been answered already.
@@ -256,7 +256,7 @@ class Binder:
             self._agent.end(
                 stop.id,
                 reason=stop.reason,
-                explanation=f"its devices were needed for {mention(Mentioned.REQUEST, stop.by)}",
+                explanation=Message("its devices were needed for {by}", by=RequestName(stop.by)),
             )
 
     def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
@@ -282,7 +282,7 @@ class Binder:
             self._agent.end(
                 granted.record.id,
                 reason=overtaken.reason,
-                explanation=LOST_PLACE + mention(Mentioned.REQUEST, overtaken.by),
+                explanation=Message(LOST_PLACE, by=RequestName(overtaken.by)),
             )
         elif not waiting.resolve(granted):
             self._agent.end(waiting.id, reason="cancelled", explanation=waiting.withdrawn)
@@ -309,11 +309,17 @@ class Binder:
     def _abandon(self, key: GangKey, failed: AllocationId) -> None:
         """End a gang of which one member could not be granted: no member starts."""
         for record in _granted_of(key, self._agent.records()):
-            self._agent.end(record.id, reason=Reason.GANG_INCOMPLETE, explanation=f"{failed} was not granted")
+            self._agent.end(
+                record.id,
+                reason=Reason.GANG_INCOMPLETE,
+                explanation=Message("{failed} was not granted", failed=RequestName(failed)),
+            )
         for other in self._waiting.members(key):
             if self._starts.remove(other.id):
                 self._remove(other)
-                message = f"member {failed} of gang {key[-1]} was not granted"
+                message = Message(
+                    "member {failed} of gang {gang} was not granted", failed=RequestName(failed), gang=key[-1]
+                )
                 other.resolve(CalabashError(message, reason=Reason.GANG_INCOMPLETE, hint="try again"))
 
     def _remove(self, waiting: WaitingRequest) -> None:
@@ -328,11 +334,13 @@ def _granted_of(key: GangKey, records: Sequence[AllocationRecord]) -> list[Alloc
     return [r for r in records if r.state is AllocationState.GRANTED and gang_key(r.uid, r.request) == key]
 
 
-def _why_held(error: Exception) -> str:
+def _why_held(error: Exception) -> Text:
     """Return the text of the error, with its hint on a second line."""
     if not isinstance(error, CalabashError):
         return str(error)
-    return f"{error.marked_message}\nhint: {error.marked_hint}" if error.marked_hint else error.marked_message
+    if not error.hint:
+        return error.message_text
+    return Message("{message}\nhint: {hint}", message=error.message_text, hint=error.hint_text)
 
 
 def _read_devices(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, UnmanagedDeviceMemory]]:
@@ -357,7 +365,13 @@ def _leaves_its_mode(state: DeviceSnapshot) -> bool:
 
 def _unmanaged_memory(state: DeviceSnapshot) -> UnmanagedDeviceMemory:
     """Return the unmanaged memory of a device, and which processes would have to end to free it."""
-    names = "; ".join(describe_process(process) for process in state.unmanaged[:3])
     more = f" and {len(state.unmanaged) - 3} more" if len(state.unmanaged) > 3 else ""
-    remedy = f"end the processes without an allocation on device {state.device.index}: {names}{more}"
+    remedy = Message(
+        "end the processes without an allocation on device {device}: {processes}{more}",
+        device=state.device.index,
+        processes=joined(
+            "; ", (Message("{process}", process=describe_process(found)) for found in state.unmanaged[:3])
+        ),
+        more=more,
+    )
     return UnmanagedDeviceMemory(memory_mib=state.foreign_mib, remedy=remedy)

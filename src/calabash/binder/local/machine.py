@@ -7,7 +7,6 @@ no start is made which the mode refuses. The method ``charge`` of a mode says ho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,7 +39,6 @@ from calabash.sharing.foreign import with_unmanaged_memory
 from calabash.sharing.protocol import HeldSlice, Misfit
 from calabash.sharing.registry import RequestModes, mode_named, mode_of_device, resolve
 
-_LIST = re.compile(r"\(([^()]+)\)$")
 SETTLE_EVERY_S = 0.05
 CYCLE_EVERY_S = 1.0  # effects of time alone, such as the end of a minimum run time, are found this soon
 
@@ -331,17 +329,8 @@ def readable(reported: Explanation, devices: Sequence[Device]) -> Explanation:
 
     The scheduler names UUIDs as models, because each device is a model of its own here; see ``shapes``.
     """
-    names = {d.uuid: d.model for d in devices}
-
-    def plain(text: str) -> str:
-        for uuid, model in names.items():
-            text = text.replace(uuid, model)
-        return _LIST.sub(lambda found: f"({', '.join(dict.fromkeys(found[1].split(', ')))})", text)
-
-    causes = tuple(replace(c, text=plain(c.text)) for c in reported.causes)
-    return replace(
-        reported, summary=plain(reported.summary), causes=causes, changes=tuple(plain(c) for c in reported.changes)
-    )
+    models: dict[str, str] = {d.uuid: d.model for d in devices}
+    return reported.with_models(lambda name: models.get(name.value, name.value))
 
 
 def _queued(

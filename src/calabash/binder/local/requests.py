@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from calabash.adapters.host.processes import Process
 from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId, GpuRequest, Placement
 from calabash.node.agent import Grant
 
@@ -51,7 +52,7 @@ class WaitingRequest:
     command: tuple[str, ...]
     created_at: float
     answer: Future[Grant] = field(default_factory=Future)
-    withdrawn: str = ""
+    withdrawn: Text = ""
 
     @property
     def gang_key(self) -> GangKey | None:

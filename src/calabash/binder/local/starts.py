@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from calabash.binder.local.machine import Start, Stop
 from calabash.model.errors import Reason
-from calabash.model.mentions import Mentioned, mentions
+from calabash.model.messages import Message, RequestName, Text, names
 from calabash.model.request import AllocationId, Placement
 from calabash.sched import Explanation
 
@@ -22,7 +22,7 @@ class Starts:
         self._granting: dict[AllocationId, Start] = {}
         self._overtaken: dict[AllocationId, Stop] = {}
         self._refused: dict[AllocationId, Placement] = {}
-        self._held: dict[AllocationId, str] = {}
+        self._held: dict[AllocationId, Text] = {}
 
     def __contains__(self, allocation: AllocationId) -> bool:
         return allocation in self._decided or allocation in self._granting
@@ -47,7 +47,7 @@ class Starts:
         self._granting.pop(allocation, None)
         return self._overtaken.pop(allocation, None)
 
-    def retry(self, start: Start, *, held: str = "") -> None:
+    def retry(self, start: Start, *, held: Text = "") -> None:
         """Return a start from "being granted" to "decided" because its devices were not free yet; it is tried again.
 
         Args:
@@ -92,12 +92,12 @@ class Starts:
             return None
         held = self._held.get(allocation, "")
         if held:
-            return Explanation(reason=Reason.FABRIC_HELD, summary=f"devices are chosen for the request, but {held}")
+            obstacle = Message("devices are chosen for the request, but {obstacle}", obstacle=held)
+            return Explanation(reason=Reason.FABRIC_HELD, summary=obstacle)
         start = self._decided.get(allocation)
-        after = mentions(Mentioned.REQUEST, start.after if start is not None else ()) or "others"
-        return Explanation(
-            reason=Reason.NO_CAPACITY, summary=f"devices are chosen for the request, and it waits for {after} to end"
-        )
+        after = names(RequestName, start.after) if start is not None and start.after else "others"
+        summary = Message("devices are chosen for the request, and it waits for {after} to end", after=after)
+        return Explanation(reason=Reason.NO_CAPACITY, summary=summary)
 
     def clear(self) -> None:
         """Remove all decisions; grants in progress continue."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from calabash.model.device import DeviceUuid
+from calabash.model.messages import Text
 from calabash.sched import NodePlacement, Scheduler, Shape
 from calabash.sharing.foreign import FOREIGN_MODE
 
@@ -24,7 +25,7 @@ class UnmanagedDeviceMemory:
     """
 
     memory_mib: int
-    remedy: str = ""
+    remedy: Text = ""
 
 
 class UnmanagedMemory:
@@ -69,7 +70,7 @@ class UnmanagedMemory:
         found = self._reported.get(uuid)
         return found.memory_mib if found else 0
 
-    def remedies(self) -> tuple[str, ...]:
+    def remedies(self) -> tuple[Text, ...]:
         """Return the texts that tell users how to free the memory."""
         return tuple(f.remedy for f in self._reported.values() if f.remedy)
 

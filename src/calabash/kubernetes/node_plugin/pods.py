@@ -13,7 +13,7 @@ from calabash.kubernetes.objects.names import PLAN, PLANNED
 from calabash.kubernetes.objects.plan import PodPlan, read_plan
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import PodReference
 from calabash.model.request import AllocationId
 from calabash.node.membership.container import container_allocation, is_of_claim, pod_digits
 
@@ -100,19 +100,19 @@ class NodePods:
             pod = self._by_digits.get(pod_digits(uid))
         return not self.synced or (pod is not None and not ended(pod))
 
-    def promised(self, *, but: str = "") -> dict[DeviceUuid, str]:
+    def promised(self, *, but: str = "") -> dict[DeviceUuid, PodReference]:
         """Return the devices that are named in plans of pods on this node that have not ended.
 
         Args:
             but: UID of a pod whose plan is ignored; "" for none.
 
         Returns:
-            For each device, a mention of one such pod: its name in a form in which it can be redacted later.
+            For each device, the name of one such pod.
         """
         with self._news:
             pods = [pod for pod in self._by_digits.values() if pod.metadata.uid != but and not ended(pod)]
         return {
-            DeviceUuid(part.device): mention(Mentioned.POD, f"{pod.metadata.namespace}/{pod.metadata.name}")
+            DeviceUuid(part.device): PodReference(f"{pod.metadata.namespace}/{pod.metadata.name}")
             for pod in pods
             if (plan := _plan_of(pod)) is not None and plan.node == pod.spec.node_name
             for container in plan.containers

@@ -1,75 +1,97 @@
-"""Redaction of conditions, events and error messages for the readers of one namespace.
+"""Rendering of conditions, events and error messages for the readers of one namespace.
 
 Every user who may read objects of the namespace can read these texts. Pods, disruption budgets and queues of other
-namespaces are therefore counted and not named. Inside the product, texts contain a mark in place of each name
-(``model.mentions``). This module replaces each mark by the name or, if the reader must not see it, by a count.
+namespaces are therefore counted and not named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.model.mentions import ANOTHERS, Mentioned, mention, mentions, render_lists
+from calabash.model.messages import (
+    ANOTHERS,
+    BudgetReference,
+    Name,
+    Names,
+    PodReference,
+    QueueName,
+    RequestName,
+    Text,
+    names,
+    render,
+)
 
 NAMED_MAX = 3
-_NOUNS = {Mentioned.POD: "pod", Mentioned.BUDGET: "disruption budget"}
+_NOUNS: dict[type[Name], str] = {PodReference: "pod", BudgetReference: "disruption budget"}
 
 
-def pod_mention(pod: PodName | None) -> str:
-    """Return the mark that stands for a pod in a text; None is a pod that no longer exists."""
-    return mention(Mentioned.POD, pod.text if pod is not None else "/")
+def pod_reference(pod: PodName | None) -> PodReference:
+    """Return the name of a pod for messages; None stands for a pod that no longer exists."""
+    return PodReference(pod.text if pod is not None else "/")
 
 
-def pod_mentions(pods: Iterable[PodName]) -> str:
-    """Return the mark that stands for several pods in a text, sorted by name."""
-    return mentions(Mentioned.POD, sorted(pod.text for pod in pods))
+def pod_references(pods: Iterable[PodName]) -> Names:
+    """Return the names of several pods for messages, sorted."""
+    return names(PodReference, sorted(pod.text for pod in pods))
 
 
-def budget_mention(namespace: str, name: str) -> str:
-    """Return the mark that stands for a disruption budget; the name "" is for several budgets of the namespace."""
-    return mention(Mentioned.BUDGET, f"{namespace}/{name}")
+def budget_reference(namespace: str, name: str) -> BudgetReference:
+    """Return the name of a disruption budget for messages; "" stands for several budgets of the namespace."""
+    return BudgetReference(f"{namespace}/{name}")
 
 
 def for_namespace(
-    text: str,
+    text: Text,
     namespace: str,
     *,
     queues: Callable[[], Collection[str]] = lambda: (),
     pod_of: Callable[[str], PodName | None] | None = None,
 ) -> str:
-    """Return a text with marks as the users of a namespace may read it.
+    """Return a text as the users of a namespace may read it.
 
     Args:
-        text: a text with marks.
-        namespace: the namespace.
         queues: returns the names of the queues that the users may see: the queue of the namespace and its ancestors.
-        pod_of: returns the pod of a marked request, by its UID. None if marks of requests do not contain UIDs of pods;
+        pod_of: returns the pod of a marked request, by its UID. None if the names of requests are not UIDs of pods;
             they are then redacted.
     """
+    return render(text, _NamespaceViewer(namespace, queues, pod_of))
 
-    def words(found: list[tuple[str, str]]) -> str:
-        named = [_as_pod(kind, name, pod_of) for kind, name in found]
+
+class _NamespaceViewer:
+    """The readers of a namespace, see ``for_namespace``."""
+
+    def __init__(
+        self,
+        namespace: str,
+        queues: Callable[[], Collection[str]],
+        pod_of: Callable[[str], PodName | None] | None,
+    ) -> None:
+        self._namespace = namespace
+        self._queues = queues
+        self._pod_of = pod_of
+
+    def named(self, names: Sequence[Name]) -> str:
+        """Return own pods and budgets by name, the numbers of others, then the other names."""
+        found = [self._as_pod(name) for name in names]
         texts = []
         for kind, noun in _NOUNS.items():
-            names = [name for one, name in named if one == kind]
-            own = [name for name in names if name.partition("/")[0] == namespace]
-            texts += [_named(noun, name) for name in own[:NAMED_MAX]]
-            texts += [f"{len(own) - NAMED_MAX} more of {namespace}"] if len(own) > NAMED_MAX else []
-            texts += [_counted(noun, len(names) - len(own))] if len(names) > len(own) else []
-        shown = queues() if any(kind == Mentioned.QUEUE for kind, _ in named) else ()
-        rest = [(kind, name) for kind, name in named if kind not in _NOUNS]
-        texts += [name if kind == Mentioned.QUEUE and name in shown else ANOTHERS for kind, name in rest]
+            values = [name.value for name in found if isinstance(name, kind)]
+            own = [value for value in values if value.partition("/")[0] == self._namespace]
+            texts += [_named(noun, value) for value in own[:NAMED_MAX]]
+            texts += [f"{len(own) - NAMED_MAX} more of {self._namespace}"] if len(own) > NAMED_MAX else []
+            texts += [_counted(noun, len(values) - len(own))] if len(values) > len(own) else []
+        rest = [name for name in found if type(name) not in _NOUNS]
+        texts += [name.value if self._is_own_queue(name) else ANOTHERS for name in rest]
         return ", ".join(texts)
 
-    return render_lists(text, words)
+    def _is_own_queue(self, name: Name) -> bool:
+        return isinstance(name, QueueName) and name.value in self._queues()
 
-
-def _as_pod(kind: str, name: str, pod_of: Callable[[str], PodName | None] | None) -> tuple[str, str]:
-    if kind != Mentioned.REQUEST or pod_of is None:
-        return kind, name
-    pod = pod_of(name)
-    return Mentioned.POD, pod.text if pod is not None else "/"
+    def _as_pod(self, name: Name) -> Name:
+        if not isinstance(name, RequestName) or self._pod_of is None:
+            return name
+        return pod_reference(self._pod_of(name.value))
 
 
 def _named(noun: str, name: str) -> str:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from calabash.adapters.kube import ObjectMeta
 from calabash.adapters.kube.objects.resources import KubeQueue
 from calabash.api import replies, requests
@@ -124,7 +126,8 @@ class ClusterFace:
 
     def device(self, name: str, visibility: Visibility) -> replies.DeviceDetail:
         """Return a device by number or UUID. Raises CalabashError(NOT_FOUND)."""
-        return visibility.shown_detail(views.device_detail(self.numbered(name)))
+        detail = views.device_detail(self.numbered(name))
+        return msgspec.structs.replace(detail, device=visibility.shown_device(detail.device))
 
     def numbered(self, name: str) -> views.NumberedDevice:
         """Return a device by number or UUID. Raises CalabashError(NOT_FOUND)."""
@@ -227,7 +230,7 @@ class ClusterFace:
     def _shown(self, pod: ServedPod, moment: ClusterMoment, visibility: Visibility) -> replies.AllocationView:
         held = moment.parts.get(pod.facts.uid, [])
         told = views.told_with(moment.tenants)
-        return visibility.shown_allocation(views.allocation_view(pod, held, self.place(pod, moment.tenants), told))
+        return views.allocation_view(pod, held, self.place(pod, moment.tenants), told)
 
 
 def _record(queue: KubeQueue) -> QueueRecord:

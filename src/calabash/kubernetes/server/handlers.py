@@ -113,7 +113,7 @@ async def list_allocations(request: Asked) -> replies.AllocationList:
 @handles(endpoints.EXPLAIN)
 async def explain_allocation(request: Asked, allocation: FromPath[str]) -> replies.WhyReply:
     visibility, name = visibility_of(request), requests.checked_id(allocation)
-    return await work(request, lambda: visibility.shown_why(cluster_of(request).explain(name, visibility)))
+    return await work(request, cluster_of(request).explain, name, visibility)
 
 
 @handles(endpoints.SHOW_OVERVIEW)
@@ -130,11 +130,17 @@ async def list_events(request: Asked) -> replies.EventList:
     )
     items = [
         replies.EventView(
-            id=e.id, at=e.at, kind=e.kind, reason=e.reason, allocation=e.allocation, device=e.device, message=e.message
+            id=e.id,
+            at=e.at,
+            kind=e.kind,
+            reason=e.reason,
+            allocation=e.allocation,
+            device=e.device,
+            message=visibility.text(e.message),
         )
         for e in found
     ]
-    return replies.EventList(items=[visibility.shown_event(event) for event in items])
+    return replies.EventList(items=items)
 
 
 @handles(endpoints.DRAIN_DEVICE)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from calabash.model.addresses import Network
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, NetworkName, Text
 from calabash.model.network import KINDS, PATH_PARTS, NetworkKind, NetworkObject, kind_of
 from calabash.net.addresses.derived import TRANSIT_4, TRANSIT_6
 from calabash.net.addresses.ranges import overlaps
@@ -45,16 +45,17 @@ def describe(item: NetworkObject) -> str:
     return describe_kind(kind_of(item), item.name)
 
 
-def describe_redactable(item: NetworkObject) -> str:
+def describe_redactable(item: NetworkObject) -> Message:
     """Return the kind and name of an object for messages; the name is redacted for users who may not see the object."""
-    return describe_kind(kind_of(item), mention(Mentioned.NETWORK, item.name))
+    kind = kind_of(item)
+    return Message("{kind} {name}", kind=NOUNS.get(kind, kind.value), name=NetworkName(item.name))
 
 
 def describe_kind(kind: NetworkKind, name: str) -> str:
     return f"{NOUNS.get(kind, kind.value)} {name}"
 
 
-def conflict_error(message: str, hint: str = "") -> CalabashError:
+def conflict_error(message: Text, hint: str = "") -> CalabashError:
     return CalabashError(message, reason=Reason.CONFLICT, hint=hint)
 
 

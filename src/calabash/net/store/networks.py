@@ -16,6 +16,7 @@ from typing import Self
 import msgspec
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message, joined
 from calabash.model.network import NetworkGateway, NetworkKind, NetworkObject, Port, Vpc, kind_of, vpc_of
 from calabash.model.network_services import LoadBalancer
 from calabash.net.checks.common import conflict_error, describe, describe_kind, describe_redactable, is_reserved_name
@@ -121,10 +122,14 @@ class Networks(NetworkObjects):
     def _check_unused(self, item: NetworkObject, objects: Iterable[NetworkObject]) -> None:
         named = list(itertools.islice(objects, NAMED_DEPENDENTS + 1))
         if named:
-            text = ", ".join(describe_redactable(other) for other in named[:NAMED_DEPENDENTS])
             more = " and others" if len(named) > NAMED_DEPENDENTS else ""
             raise conflict_error(
-                f"{describe(item)} is used by {text}{more}",
+                Message(
+                    "{item} is used by {dependents}{more}",
+                    item=describe(item),
+                    dependents=joined(", ", map(describe_redactable, named[:NAMED_DEPENDENTS])),
+                    more=more,
+                ),
                 hint="delete these first" + (", or delete everything with --all" if isinstance(item, Vpc) else ""),
             )
 

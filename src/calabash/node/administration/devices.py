@@ -10,7 +10,7 @@ import msgspec
 from calabash.adapters.gpu.nvidia.timeslice_intervals import Intervals
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mentions
+from calabash.model.messages import Message, RequestName, Text, names
 from calabash.model.request import AllocationId
 from calabash.node import snapshot_reader
 from calabash.node.allocations.table import holders_of
@@ -189,16 +189,18 @@ class DeviceAdministration:
             for allocation in self.holders(device.uuid):
                 with self._parts.lock:
                     if not self._parts.allocations.ending(allocation):
-                        explanation = f"device {device.index} is {entry.cause or 'drained'}"
+                        cause = entry.cause_text or "drained"
+                        explanation = Message("device {device} is {cause}", device=device.index, cause=cause)
                         self._parts.allocations.end(allocation, reason=Reason.DRAINED, explanation=explanation)
 
-    def in_use(self, device: DeviceUuid) -> str:
+    def in_use(self, device: DeviceUuid) -> Text:
         """Return a text that names the allocations or unmanaged process on a card; "" if it is idle."""
         held = self.holders(device)
         if held:
-            return mentions(Mentioned.REQUEST, held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+            more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+            return Message("{allocations}{more}", allocations=names(RequestName, held[:3]), more=more)
         unmanaged = self._parts.audit.unmanaged(device)
-        return describe_process(unmanaged[0]) if unmanaged else ""
+        return Message("{process}", process=describe_process(unmanaged[0])) if unmanaged else ""
 
     def holders(self, device: DeviceUuid) -> list[AllocationId]:
         """Return the allocations that hold a slice of a card, and orphaned ones that still use it."""

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message
 from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts, split_profile, with_instance
 from calabash.model.mig_plan import MigChoice, apply_choice, plan_positions, used_and_idle
 from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName, Slice
@@ -162,7 +163,11 @@ class MigLayouts:
             )
         if card.taken:
             raise CalabashError(
-                f"device {device.index} is in use by {self._administration.in_use(device.uuid) or 'instances with processes'}",
+                Message(
+                    "device {device} is in use by {users}",
+                    device=device.index,
+                    users=self._administration.in_use(device.uuid) or "instances with processes",
+                ),
                 reason=Reason.CONFLICT,
                 hint=f"drain it first: calabash device drain {device.index}",
             )

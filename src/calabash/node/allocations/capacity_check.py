@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, RequestName, Text, joined
 from calabash.model.request import AllocationId
 from calabash.model.units import format_mib
 from calabash.node.audit.process_census import describe_process
@@ -45,19 +45,30 @@ def require_room(
         index = state.device.index
         if state.orphans:
             raise CalabashError(
-                f"device {index} is used by {mention(Mentioned.REQUEST, state.orphans[0])}, which the journal does not know",
+                Message(
+                    "device {device} is used by {allocation}, which the journal does not know",
+                    device=index,
+                    allocation=RequestName(state.orphans[0]),
+                ),
                 reason=Reason.UNHEALTHY,
                 hint="the device takes new work when those programs have ended",
             )
         if not state.takes_work:
             raise CalabashError(
-                f"device {index}: {describe_process(state.unmanaged[0])} and has no slice of it",
+                Message(
+                    "device {device}: {process} and has no slice of it",
+                    device=index,
+                    process=describe_process(state.unmanaged[0]),
+                ),
                 reason=Reason.UNHEALTHY,
                 hint="the device takes new work when that process has ended",
             )
         answer = rules.fits(state.device, *state.beside(but), place=part.place)
         if isinstance(answer, Misfit):
-            raise CalabashError(f"device {index} {answer.message}{_beside(state)}", reason=answer.reason)
+            message = Message(
+                "device {device} {misfit}{beside}", device=index, misfit=answer.message, beside=_beside(state)
+            )
+            raise CalabashError(message, reason=answer.reason)
 
 
 def _require_host_memory(
@@ -85,8 +96,9 @@ def _require_host_memory(
         )
 
 
-def _beside(state: DeviceSnapshot) -> str:
-    return "".join(f"; {describe_process(found)} without a slice" for found in state.unmanaged[:2])
+def _beside(state: DeviceSnapshot) -> Text:
+    found = state.unmanaged[:2]
+    return joined("", (Message("; {process} without a slice", process=describe_process(one)) for one in found))
 
 
 def require_served(record: AllocationRecord, *, membership: str, own_uid: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from calabash.adapters.store import Store
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message
 from calabash.model.request import AllocationId
 from calabash.node.allocations.table import Allocations
 
@@ -26,7 +27,9 @@ def ended_error(allocations: Allocations, store: Store, allocation: AllocationId
         message = f"there is no allocation {allocation!r} held"
         return CalabashError(message, reason=Reason.NOT_FOUND, hint="see `calabash ps`")
     return CalabashError(
-        f"allocation {allocation} ended before its program started: {explanation}",
+        Message(
+            "allocation {allocation} ended before its program started: {why}", allocation=allocation, why=explanation
+        ),
         reason=Reason(reason) if reason in _RETRY_REASONS else Reason.CONFLICT,
         hint="request it again",
     )

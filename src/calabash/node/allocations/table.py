@@ -20,6 +20,7 @@ from calabash.adapters.store import Store
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message, Text
 from calabash.model.request import AllocationId, ModeName
 from calabash.node.allocations.lifecycle import LifecycleStep, Witnesses, next_step
 from calabash.node.allocations.orphans import Orphans
@@ -41,7 +42,7 @@ class _Held:
 
     record: AllocationRecord
     since_ns: int
-    ending: tuple[str, str] | None = None  # reason, explanation
+    ending: tuple[str, Text] | None = None  # reason, explanation
     end_noted: bool = False  # the reason of the end is journalled
     gently: bool = False  # wait for its programs; send no signal
     making: bool = False  # its mode is creating what it needs; it has no slot yet
@@ -71,7 +72,7 @@ class _Held:
         return retention.retains(self.record, clock.monotonic_ns() - self.since_ns)
 
     @property
-    def end_reason(self) -> tuple[str, str]:
+    def end_reason(self) -> tuple[str, Text]:
         if self.ending is not None:
             return self.ending
         if self.record.state is AllocationState.GRANTED and self.adopted:
@@ -154,7 +155,7 @@ class Allocations:
         """Return True while the sharing mode is creating the resources of the allocation."""
         return bool((entry := self._held.get(allocation)) and entry.making)
 
-    def ending(self, allocation: AllocationId) -> tuple[str, str] | None:
+    def ending(self, allocation: AllocationId) -> tuple[str, Text] | None:
         """Return reason and explanation of a requested end; None if none was requested."""
         return entry.ending if (entry := self._held.get(allocation)) else None
 
@@ -196,7 +197,10 @@ class Allocations:
         entry = self._held[spec.allocation]
         try:
             if entry.ending:
-                raise CalabashError(f"allocation {entry.record.id}: {entry.ending[1]}", reason=Reason.CONFLICT)
+                raise CalabashError(
+                    Message("allocation {allocation}: {why}", allocation=entry.record.id, why=entry.ending[1]),
+                    reason=Reason.CONFLICT,
+                )
             self._slots.create(spec)
             self._membership.prepare(spec.allocation)
             self._slots.bind(spec.allocation, self._membership.group(spec.allocation))
@@ -218,7 +222,7 @@ class Allocations:
         self._names.retire(allocation)
         self._uncertain.add(allocation, error)
 
-    def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
+    def end(self, allocation: AllocationId, *, reason: str, explanation: Text, gently: bool = False) -> bool:
         """Request the end of an allocation: its programs are ended, then it is released. Returns False if it is not held.
 
         Args:

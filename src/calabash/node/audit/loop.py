@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from calabash.adapters.clock import Clock
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import Reason
+from calabash.model.messages import Message, Text
 from calabash.model.request import AllocationId
 from calabash.model.units import MIB
 from calabash.node.audit.auditor import Auditor
@@ -43,8 +44,8 @@ class AuditHooks:
     capped_slots: Callable[[], Sequence[OpenSlot]]
     open_slots: Callable[[], Sequence[OpenSlot]]
     entitled: Callable[[DeviceUuid], Collection[AllocationId]]
-    emit: Callable[[str, str, str, str, str], None]
-    end: Callable[[AllocationId, str, str], None]
+    emit: Callable[[str, str, str, str, Text], None]
+    end: Callable[[AllocationId, str, Text], None]
     changed: Callable[[], None]
 
 
@@ -141,7 +142,11 @@ class NodeAudit:
         return next((d.index for d in self._inventory.devices() if d.uuid == uuid), -1)
 
     def _found(self, found: UnmanagedProcess) -> None:
-        message = f"{describe_process(found)} of device {self._index(found.device)} and has no slice of it"
+        message = Message(
+            "{process} of device {device} and has no slice of it",
+            process=describe_process(found),
+            device=self._index(found.device),
+        )
         self._hooks.emit("stranger", Reason.STRANGER, found.allocation or "", found.device, message)
 
     def _gone(self, found: UnmanagedProcess) -> None:

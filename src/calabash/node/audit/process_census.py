@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from calabash.adapters.host.processes import Process, command_name, identify, owner, send_signal, user_name
 from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import ProcessDescription
 from calabash.model.request import AllocationId
 from calabash.node.devices.inventory import Inventory
 from calabash.node.processes.inherited import PoolProcesses
@@ -165,11 +165,11 @@ def _uses(uuid: DeviceUuid, listed: Sequence[ListedProcess], caps: Caps) -> list
     ]
 
 
-def describe_process(found: UnmanagedProcess) -> str:
-    """Return a text such as ``python (pid 4711, user bob) holds 20480 MiB``, marked as a mention of a process."""
+def describe_process(found: UnmanagedProcess) -> ProcessDescription:
+    """Return a description such as ``python (pid 4711, user bob) holds 20480 MiB``."""
     who = f"{found.command or 'a process'} (pid {found.process.pid}"
     if found.uid >= 0:
         who += f", user {user_name(found.uid)}"
     if found.allocation is not None:
         who += f", of allocation {found.allocation} that has no slice here"
-    return mention(Mentioned.PROCESS, f"{who}) holds {found.used_mib} MiB")
+    return ProcessDescription(f"{who}) holds {found.used_mib} MiB")

@@ -9,6 +9,8 @@ import msgspec
 
 from calabash.adapters.gpu.protocol import GpuDriver
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
+from calabash.model.message_codec import encode_text
+from calabash.model.messages import Message, Text
 from calabash.node.devices.settings import CardSettings
 from calabash.node.health.conditions import HealthEvent, HealthFacts, Need, decide, set_standing
 from calabash.node.health.policy import HealthPolicy
@@ -34,7 +36,7 @@ class HealthChange:
     device: DeviceUuid
     before: Health
     after: Health
-    cause: str
+    cause: Text
     notify_tenants: bool
     part: str = ""
     fault: bool = True
@@ -81,11 +83,11 @@ class Card:
         return replace(self.settings.shown(self.device, self.entry), health=health)
 
     @property
-    def cause(self) -> str:
+    def cause(self) -> Text:
         """Reason why the card is not healthy; "" if it is."""
         if self.condition.health is Health.HEALTHY:
             return self.reserved or ", ".join(f"{name} is {facts.health}" for name, facts in self.unhealthy_services)
-        return self.entry.cause
+        return self.entry.cause_text
 
     @property
     def unhealthy_services(self) -> tuple[tuple[str, HealthFacts], ...]:
@@ -96,7 +98,7 @@ class Card:
         found = self.entry.parts.items()
         return tuple((n, f) for n, f in found if not n.startswith("MIG-") and f.health is not Health.HEALTHY)
 
-    def happened(self, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
+    def happened(self, event: HealthEvent, cause: Text, *, now_s: float) -> HealthChange | None:
         """Apply a health event to the card; return the change to report, or None if there is none."""
         before = self.condition
         if event in _NEED_OF and before.need >= _NEED_OF[event]:
@@ -136,11 +138,11 @@ class Card:
         names = tuple(name for name, _ in findings.standing)
         after = set_standing(before, names, now_s=now_s, flapping=self.policy.damping())
         if after != before:
-            cause = "; ".join(cause for _, cause in findings.standing) or "it has passed"
+            cause: Text = "; ".join(cause for _, cause in findings.standing) or "it has passed"
             changes.append(self._became(before, after, cause, now_s=now_s))
         return [change for change in changes if change is not None]
 
-    def part_happened(self, part: str, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
+    def part_happened(self, part: str, event: HealthEvent, cause: Text, *, now_s: float) -> HealthChange | None:
         """Apply a health event to a partition or service; the rest of the card is not affected."""
         before = self.entry.parts.get(part, HealthFacts())
         after = decide(before, event, now_s=now_s, flapping=self.policy.damping())
@@ -150,7 +152,7 @@ class Card:
         self.entry = msgspec.structs.replace(self.entry, parts=parts)
         if after.health is before.health and event is not HealthEvent.APP_FAULT:
             return None
-        self._add_record(after.health, f"{part}: {cause}", now_s)
+        self._add_record(after.health, Message("{part}: {cause}", part=part, cause=cause), now_s)
         told = after.health in _TOLD and after.health is not before.health
         return HealthChange(
             device=self.device.uuid,
@@ -162,7 +164,7 @@ class Card:
         )
 
     def _became(
-        self, before: HealthFacts, after: HealthFacts, cause: str, *, now_s: float, event: HealthEvent | None = None
+        self, before: HealthFacts, after: HealthFacts, cause: Text, *, now_s: float, event: HealthEvent | None = None
     ) -> HealthChange | None:
         entry = msgspec.structs.replace(self.entry, condition=after)
         changed = after.health is not before.health
@@ -171,7 +173,8 @@ class Card:
         elif changed and after.health is not Health.RECOVERING:
             at_s = now_s + self.ahead_s()
             since_s = at_s if before.health is Health.HEALTHY else entry.since_s or at_s
-            entry = msgspec.structs.replace(entry, cause=_latched(before, after, cause), since_s=since_s)
+            latched = encode_text(_latched(before, after, cause))
+            entry = msgspec.structs.replace(entry, cause=latched, since_s=since_s)
         self.entry = entry
         if not changed and event not in _STEPS and event is not HealthEvent.APP_FAULT:
             return None
@@ -189,11 +192,17 @@ class Card:
             fault=event is not HealthEvent.DRAIN and not (after.drained and after.health is Health.DRAINING),
         )
 
-    def _add_record(self, health: Health, cause: str, now_s: float) -> None:
-        self.entry = self.entry.with_record(HealthRecord(at=now_s + self.ahead_s(), health=health, cause=cause))
+    def _add_record(self, health: Health, cause: Text, now_s: float) -> None:
+        self.entry = self.entry.with_record(
+            HealthRecord(at=now_s + self.ahead_s(), health=health, cause=encode_text(cause))
+        )
 
 
-def _latched(before: HealthFacts, after: HealthFacts, cause: str) -> str:
+def _latched(before: HealthFacts, after: HealthFacts, cause: Text) -> Text:
     if after.latched and not before.latched:
-        return f"{cause}; failed {len(after.left_at)} times in a short time, out of service until `calabash device undrain`"
+        return Message(
+            "{cause}; failed {times} times in a short time, out of service until `calabash device undrain`",
+            cause=cause,
+            times=len(after.left_at),
+        )
     return cause

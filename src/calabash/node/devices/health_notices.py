@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from calabash.adapters.host.processes import Process, owner, send_signal
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid, Health
+from calabash.model.messages import Message, Text
 from calabash.model.request import AllocationId, Isolation
 from calabash.node.devices.device import HealthChange
 from calabash.node.devices.inventory import Inventory
@@ -52,7 +53,13 @@ class HealthNotifier:
         """
         for change in changes:
             part = f" ({change.part})" if change.part else ""
-            what = f"{change.before} -> {change.after}{part}: {change.cause}"
+            what = Message(
+                "{before} -> {after}{part}: {cause}",
+                before=change.before,
+                after=change.after,
+                part=part,
+                cause=change.cause,
+            )
             self._events.emit("health", reason=change.after, device=change.device, message=what)
             for record in self._concerned(change, tenants) if change.notify_tenants else ():
                 self._events.emit(
@@ -60,7 +67,13 @@ class HealthNotifier:
                     reason="unhealthy",
                     allocation=record.id,
                     device=change.device,
-                    message=f"device {change.device}{part} of this allocation is {change.after}: {change.cause}",
+                    message=Message(
+                        "device {device}{part} of this allocation is {health}: {cause}",
+                        device=change.device,
+                        part=part,
+                        health=change.after,
+                        cause=change.cause,
+                    ),
                 )
                 if change.fault and change.after in _SIGNALLED:
                     self._signal(record)
@@ -70,7 +83,7 @@ class HealthNotifier:
             self._events.changed()
 
     def part_happened(
-        self, device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
+        self, device: DeviceUuid, part: str, event: HealthEvent, cause: Text, tenants: Collection[AllocationId]
     ) -> None:
         """Apply a health event to a partition or service that a mode supervises, and notify the allocations that use it.
 

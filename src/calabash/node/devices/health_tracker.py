@@ -17,6 +17,7 @@ from calabash.adapters.gpu.past_faults import PastFault
 from calabash.adapters.gpu.protocol import DeviceEvent, GpuDriver
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
 from calabash.model.errors import CalabashError
+from calabash.model.messages import Text
 from calabash.node.devices.detached import DetachedCards
 from calabash.node.devices.device import Card, HealthChange
 from calabash.node.devices.maintenance import RESETTING
@@ -60,7 +61,7 @@ class CardHealth:
         self._divisions = divisions
         self._writing = threading.Lock()
 
-    def cause(self, uuid: DeviceUuid) -> str:
+    def cause(self, uuid: DeviceUuid) -> Text:
         """Return the reason why a card is not healthy; "" if it is."""
         with self._lock:
             return self._lent.cause(uuid) or self._cards()[uuid].cause
@@ -120,14 +121,14 @@ class CardHealth:
         ]
         return [change for event in new for change in self.reported(event)]
 
-    def happened(self, uuid: DeviceUuid, event: HealthEvent, cause: str) -> list[HealthChange]:
+    def happened(self, uuid: DeviceUuid, event: HealthEvent, cause: Text) -> list[HealthChange]:
         """Apply a health event to a card and store the result; return the changes."""
         with self._lock:
             changes = _one(self._cards()[uuid].happened(event, cause, now_s=self.steady.now_s()))
         self.save()
         return changes
 
-    def part_happened(self, uuid: DeviceUuid, part: str, event: HealthEvent, cause: str) -> list[HealthChange]:
+    def part_happened(self, uuid: DeviceUuid, part: str, event: HealthEvent, cause: Text) -> list[HealthChange]:
         """Apply a health event to a partition or service, such as a MIG instance or an MPS daemon; return the changes.
 
         Only that partition is out of service, until RESET_DONE and TEST_PASSED, or UNDRAIN.

@@ -15,6 +15,7 @@ from calabash.adapters.clock import Clock
 from calabash.adapters.gpu.protocol import GpuDriver
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message, Text
 from calabash.node.devices.device import HealthChange
 from calabash.node.devices.inventory import Inventory
 from calabash.node.devices.maintenance import RESETTING
@@ -41,7 +42,7 @@ class Recovery:
         clock: Clock,
         *,
         probe: Probe,
-        in_use: Callable[[DeviceUuid], str],
+        in_use: Callable[[DeviceUuid], Text],
         notify: Callable[[Sequence[HealthChange]], None],
     ) -> None:
         self._inventory = inventory
@@ -119,7 +120,7 @@ class Recovery:
             try:
                 self._reset_held(uuid)
             except CalabashError as error:
-                why = f"it cannot be reset: {error.marked_message}"
+                why = Message("it cannot be reset: {why}", why=error.message_text)
                 self._notify(self._inventory.health.happened(uuid, HealthEvent.RESET_REFUSED, why))
 
     def _reset_held(self, uuid: DeviceUuid) -> None:
@@ -143,7 +144,9 @@ class Recovery:
         if who:
             index = self._device(uuid).index
             raise CalabashError(
-                f"device {index} cannot be {to_be}: it is used by {who}",
+                Message(
+                    "device {device} cannot be {to_be}: it is used by {users}", device=index, to_be=to_be, users=who
+                ),
                 reason=Reason.CONFLICT,
                 hint=f"drain it first: calabash device drain {index} --evict",
             )

@@ -12,6 +12,8 @@ import structlog
 from calabash.adapters.host.files import write_durably
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
+from calabash.model.message_codec import decode_text
+from calabash.model.messages import Text
 from calabash.node.health.conditions import HealthFacts
 
 HEALTH_FILE = "health.json"
@@ -21,11 +23,15 @@ log = structlog.get_logger(__name__)
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in the history of a card: its time, the health after it, and its cause."""
+    """An event in the history of a card: its time, the health after it, and its cause in its stored form."""
 
     at: float
     health: str
     cause: str
+
+    @property
+    def cause_text(self) -> Text:
+        return decode_text(self.cause)
 
 
 class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +41,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         condition: facts from which the health of the card follows.
-        cause, since_s: why and since when the card is not healthy; "" and 0 if it is healthy.
+        cause, since_s: why (in its stored form) and since when the card is not healthy; "" and 0 if it is healthy.
         drained_why: reason of a drain given by the administrator.
         evict_at_s: when the allocations on a drained card are ended; 0: never.
         ecc_uncorrected: uncorrected memory errors at the last reading.
@@ -63,6 +69,10 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     spill: str = ""
     reported_s: float = 0.0
     device: Device | None = None
+
+    @property
+    def cause_text(self) -> Text:
+        return decode_text(self.cause)
 
     def with_record(self, record: HealthRecord) -> CardEntry:
         """Return the entry with one more record of its history; at most HISTORY_MAX are kept."""

@@ -11,6 +11,7 @@ from calabash.adapters.gpu.library import OWN_FILES, DriverFiles
 from calabash.adapters.host.processes import Process
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId, ModeName
 from calabash.node.devices.inventory import Inventory
 from calabash.node.health.conditions import HealthEvent
@@ -20,7 +21,7 @@ from calabash.node.slots.content import SlotDevice
 from calabash.node.slots.open_pages import Pages
 from calabash.sharing.protocol import Edits
 
-RecordEvent = Callable[[str, str, str, str, str], None]
+RecordEvent = Callable[[str, str, str, str, Text], None]
 
 
 def _no_allocation(pid: int) -> AllocationId | None:
@@ -46,7 +47,7 @@ def _never_over(allocation: AllocationId) -> bool:
     return False
 
 
-def _records_nothing(kind: str, reason: str, allocation: str, device: str, message: str) -> None:
+def _records_nothing(kind: str, reason: str, allocation: str, device: str, message: Text) -> None:
     del kind, reason, allocation, device, message
 
 
@@ -54,12 +55,12 @@ def _nothing_follows() -> None:
     """Do nothing: default for executors without an agent."""
 
 
-def _ends_nothing(allocation: AllocationId, reason: str, explanation: str) -> None:
+def _ends_nothing(allocation: AllocationId, reason: str, explanation: Text) -> None:
     del allocation, reason, explanation
 
 
 def _reports_nothing(
-    device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
+    device: DeviceUuid, part: str, event: HealthEvent, cause: Text, tenants: Collection[AllocationId]
 ) -> None:
     """Do nothing: default for executors without an agent."""
 
@@ -114,7 +115,7 @@ class NodeTools:
     device_root: Path | None = None
     one_process: bool = False
     end: Callable[[AllocationId, str, str], None] = _ends_nothing
-    part_happened: Callable[[DeviceUuid, str, HealthEvent, str, Collection[AllocationId]], None] = _reports_nothing
+    part_happened: Callable[[DeviceUuid, str, HealthEvent, Text, Collection[AllocationId]], None] = _reports_nothing
     own: PoolProcesses = field(default_factory=PoolProcesses)
     allocation_of: Callable[[int], AllocationId | None] = _no_allocation
     record_event: RecordEvent = _records_nothing
@@ -179,7 +180,7 @@ class ModeExecutor(Protocol):
         """
         ...
 
-    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+    def warnings(self, record: AllocationRecord) -> tuple[Text, ...]:
         """Return warnings about the granted slices for the user, one line each."""
         ...
 
@@ -198,7 +199,7 @@ class ModeExecutor(Protocol):
         """Update the state that tenants see. Called several times a second."""
         ...
 
-    def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
+    def verify(self, held: Sequence[AllocationRecord]) -> Sequence[Text]:
         """Correct changes that were made from outside, once a second. Return one line for each correction."""
         ...
 
@@ -263,7 +264,7 @@ class ViewOnly:
     def vacate(self, record: AllocationRecord) -> None:
         """Do nothing."""
 
-    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+    def warnings(self, record: AllocationRecord) -> tuple[Text, ...]:
         del record
         return ()
 
@@ -276,7 +277,7 @@ class ViewOnly:
     def poll(self) -> None:
         """Do nothing."""
 
-    def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
+    def verify(self, held: Sequence[AllocationRecord]) -> Sequence[Text]:
         del held
         return []
 

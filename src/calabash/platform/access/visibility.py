@@ -2,18 +2,16 @@
 
 A principal with permission SEE_PLATFORM reads everything. Every other principal reads its own objects and those of its
 tenants: other allocations are neither listed nor found, a device shows only its properties and free amounts, and only
-the queues that the principal may use are listed. A name inside a text is a mention (``model.mentions``) and is redacted
-by the same rules, by the kind and name of its object. Words of a text are never compared with names, so a text does not
-reveal which names exist. The totals of devices, and of the queues that a principal may use, are visible, because users
-need them to choose the size of their requests. If there are only two tenants, each can compute from the totals how much
-the other one uses.
+the queues that the principal may use are listed. A name in a message (``model.messages``) is redacted by the same rules, by
+its type and value. The words of a message are never compared with names, so a message does not reveal which names exist. The
+totals of devices, and of the queues that a principal may use, are visible, because users need them to choose the size of
+their requests. If there are only two tenants, each can compute from the totals how much the other one uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TypeVar
 
 import msgspec
 
@@ -23,7 +21,16 @@ from calabash.api import replies
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.allocation import AllocationRecord, QueueRecord
-from calabash.model.mentions import Mentioned, render
+from calabash.model.messages import (
+    FilteringViewer,
+    Name,
+    QueueName,
+    RequestName,
+    TenantName,
+    Text,
+    UserName,
+    render,
+)
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.model.tenancy import Principal
 from calabash.platform.tenancy.directory import People
@@ -31,7 +38,6 @@ from calabash.platform.tenancy.owners import AllocationOwner
 
 PUBLIC_EVENTS = frozenset({"health", "mode", "layout"})
 
-View = TypeVar("View", replies.AllocationView, replies.DeviceView, replies.EventView, replies.HappeningView)
 Held = tuple[str, GpuRequest, int, str]  # ID, request, uid and user of an allocation or a waiting request
 
 
@@ -66,6 +72,7 @@ class Visibility:
         self._listed = listed
         self._remembered: dict[str, bool] = {}
         self._tenants = access.visible_tenants(who) or frozenset()
+        self._viewer = FilteringViewer(self._may_read)
 
     def sees(self, *, tenant: str, uid: int, user: str) -> bool:
         """Return True if the principal may read the objects that a user has in a tenant.
@@ -104,24 +111,24 @@ class Visibility:
 
     # -- texts -------------------------------------------------------------------------------------------------
 
-    def text(self, text: str) -> str:
-        """Return the text with each mention of a name that the principal may not read replaced by a general word."""
-        return render(text, self._mentioned)
+    def text(self, text: Text) -> str:
+        """Return the text with each name that the principal may not read replaced by a general word."""
+        return render(text, self._viewer)
 
-    def _mentioned(self, kind: str, name: str) -> bool:
-        """Return True if the principal may read a name of that kind; False for unknown names too."""
+    def _may_read(self, name: Name) -> bool:
+        """Return True if the principal may read a name; False for unknown names too."""
         if self.all:
             return True
-        match kind:
-            case Mentioned.REQUEST:
-                return self.allocation(name)
-            case Mentioned.QUEUE:
-                return self._queue_name(name)
-            case Mentioned.TENANT:
-                return name in self._tenants or name == self.who.own
-            case Mentioned.USER:
-                members = self._people.members.get(name, ())
-                return name == self.who.user or any(member.tenant in self._tenants for member in members)
+        match name:
+            case RequestName(value):
+                return self.allocation(value)
+            case QueueName(value):
+                return self._queue_name(value)
+            case TenantName(value):
+                return value in self._tenants or value == self.who.own
+            case UserName(value):
+                members = self._people.members.get(value, ())
+                return value == self.who.user or any(member.tenant in self._tenants for member in members)
         return False
 
     def _queue_name(self, name: str) -> bool:
@@ -136,33 +143,13 @@ class Visibility:
 
     # -- replies -----------------------------------------------------------------------------------------------
 
-    def shown_allocation(self, view: replies.AllocationView) -> replies.AllocationView:
-        return self._redacted(view, "explanation")
-
-    def shown_why(self, why: replies.WhyReply) -> replies.WhyReply:
-        return msgspec.structs.replace(
-            why,
-            explanation=self.text(why.explanation),
-            details=[self.text(line) for line in why.details],
-            suggestions=[self.text(line) for line in why.suggestions],
-        )
-
     def shown_device(self, view: replies.DeviceView) -> replies.DeviceView:
-        view = self._redacted(view, "cause")
         if self.all:
             return view
         return msgspec.structs.replace(
             view,
             allocations=[name for name in view.allocations if self.allocation(name)],
             unmanaged_processes=[s for s in view.unmanaged_processes if s.uid == self.who.uid],
-        )
-
-    def shown_detail(self, detail: replies.DeviceDetail) -> replies.DeviceDetail:
-        return msgspec.structs.replace(
-            detail,
-            device=self.shown_device(detail.device),
-            drained_why=self.text(detail.drained_why),
-            history=[self._redacted(h, "cause") for h in detail.history],
         )
 
     def shown_card(self, card: mig_messages.MigCardView) -> mig_messages.MigCardView:
@@ -204,12 +191,3 @@ class Visibility:
             waiting=frozenset(name for name, seen in self._seen.items() if seen),
             kinds=PUBLIC_EVENTS,
         )
-
-    def shown_event(self, view: replies.EventView) -> replies.EventView:
-        return self._redacted(view, "message")
-
-    def _redacted(self, view: View, field: str) -> View:
-        """Return the view with one of its texts redacted."""
-        text = getattr(view, field)
-        redacted = self.text(text)
-        return view if redacted == text else msgspec.structs.replace(view, **{field: redacted})

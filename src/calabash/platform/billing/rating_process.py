@@ -30,6 +30,7 @@ from calabash.ledger.calendar import HOUR_US, SECOND_US, zone_of
 from calabash.ledger.intervals import Column, LineKey
 from calabash.ledger.tariffs import tariff_in_force
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import TenantName, mentions
 from calabash.platform.billing.documents import draft_number, record_of, settings_of, tariff_of
 from calabash.platform.billing.evidence import ITEMS, USAGE, Items, UsageDigests, in_parts, item_evidence
 from calabash.platform.billing.process import TaskAnswer, TaskOrder, serve_task
@@ -117,7 +118,8 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
                 used.usage_of(name), name, order.month, tariffs, guarantees.get(name, ()), itemised=items is not None
             )
         except CalabashError as error:
-            message = error.message if name in error.message else f"tenant {name}: {error.message}"
+            named = mentions(error.message_text, TenantName(name))
+            message = error.message if named else f"tenant {name}: {error.message}"
             failed.append(RatingFailure(tenant=name, reason=str(error.reason), message=message, hint=error.hint))
             continue
         if rated_invoice.empty:

@@ -69,7 +69,7 @@ def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
         status_code = _STATUS.get(error.reason, 409)
         shown = shown_to(request)
         content = replies.Failure(
-            reason=str(error.reason), message=shown(error.marked_message), hint=shown(error.marked_hint)
+            reason=str(error.reason), message=shown(error.message_text), hint=shown(error.hint_text)
         )
     elif isinstance(error, HTTPException):
         status_code = error.status_code

@@ -18,7 +18,7 @@ from msgspec import UnsetType
 from calabash.api import requests
 from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import render
+from calabash.model.messages import Text, redacted
 from calabash.model.tenancy import Principal, TokenKind
 from calabash.platform.access.caller import Caller
 from calabash.platform.access.visibility import Visibility
@@ -129,18 +129,13 @@ def visibility_of(request: Asked) -> Visibility:
     return operations_of(request).visibility(caller_of(request).principal)
 
 
-def shown_to(request: Asked) -> Callable[[str], str]:
-    """Return a function that removes names from a text that the requesting user may not read.
+def shown_to(request: Asked) -> Callable[[Text], str]:
+    """Return a function that renders a text for the requesting user.
 
-    If the request is not authenticated yet, the function removes all names.
+    If the request is not authenticated yet, the function redacts all names.
     """
     caller: Caller | None = request.scope["state"].get(_CALLER)
-
-    def redacted(text: str) -> str:
-        visibility = None if caller is None else operations_of(request).visibility(caller.principal)
-        return render(text, lambda _kind, _name: False) if visibility is None else visibility.text(text)
-
-    return redacted
+    return redacted if caller is None else operations_of(request).visibility(caller.principal).text
 
 
 async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from calabash.adapters.host.log_stream import log_stream
-from calabash.model.mentions import unmarked
+from calabash.model.messages import Message, in_full
 
 LOG_FILE = "pool.log"
 LINES_MAX = 20
@@ -58,13 +58,13 @@ class RateLimit:
 
 
 def _with_plain_texts(_logger: Any, _method: str, line: Line) -> Line:
-    """Structlog processor that replaces the marks around mentioned names by the names.
+    """Structlog processor that renders messages.
 
     The names are not redacted, because only administrators read the log.
     """
     for key, value in line.items():
-        if isinstance(value, str):
-            line[key] = unmarked(value)
+        if isinstance(value, str | Message):
+            line[key] = in_full(value)
     return line
 
 

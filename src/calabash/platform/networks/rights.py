@@ -15,7 +15,7 @@ from types import MappingProxyType
 from calabash.adapters.store.networks import StoredNetworkObject
 from calabash.model.access import Action, is_allowed
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, render
+from calabash.model.messages import FilteringViewer, Name, NetworkName, render
 from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
 from calabash.model.tenancy import Principal
 from calabash.net.checks.common import is_reserved_name
@@ -172,11 +172,13 @@ class NetworkRights:
         """
         hint = error.hint or _HINTS.get(error.reason, "see `calabash {kind} list`").format(kind=kind or "net")
 
-        def shown(named: str, name: str) -> bool:
-            vpc = kept.get((NetworkKind.VPC, vpc_of(name))) if named == Mentioned.NETWORK else None
+        def shown(name: Name) -> bool:
+            vpc = kept.get((NetworkKind.VPC, vpc_of(name.value))) if isinstance(name, NetworkName) else None
             return vpc is not None and self.sees(who, vpc)
 
-        message = render(error.marked_message, shown)
+        viewer = FilteringViewer(shown)
         return CalabashError(
-            message, reason=error.reason, hint=render(error.marked_hint if error.hint else hint, shown)
+            render(error.message_text, viewer),
+            reason=error.reason,
+            hint=render(error.hint_text if error.hint else hint, viewer),
         )

@@ -18,7 +18,7 @@ from calabash.adapters.store import Store
 from calabash.model.allocation import EventRecord
 from calabash.model.device import OUT_OF_SERVICE
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import unmarked
+from calabash.model.messages import in_full
 from calabash.model.notices import Notice, NoticeKind
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import TokenKind
@@ -94,7 +94,7 @@ class NoticeCollector:
 
     def _of_event(self, event: EventRecord) -> Iterator[Notice]:
         if event.kind == "health" and event.reason in OUT_OF_SERVICE:
-            message = f"device {event.device} is {event.reason}: {unmarked(event.message)}"
+            message = f"device {event.device} is {event.reason}: {in_full(event.message)}"
             yield self._notice(event, NoticeKind.DEVICE_FAILED, tenant="", about=event.device, message=message)
         if event.kind != "released" or event.reason not in RETURNED | EVICTED:
             return

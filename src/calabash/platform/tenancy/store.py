@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from calabash.adapters.store.tenancy import TenancyTables
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, Text, UserName
 from calabash.model.tenancy import Member, Project, Role, Tenant, User
 from calabash.platform.tenancy.directory import People, by_user
 
@@ -160,9 +160,9 @@ class TenancyStore:
                 if other.name == user.name:
                     continue
                 if user.login and user.login == other.login:
-                    raise _taken("account", user.login, f"it is user {mention(Mentioned.USER, other.name)}'s")
+                    raise _taken("account", user.login, Message("it is user {user}'s", user=UserName(other.name)))
                 if user.subject and user.subject == other.subject:
-                    raise _taken("subject", user.subject, f"it is user {mention(Mentioned.USER, other.name)}'s")
+                    raise _taken("subject", user.subject, Message("it is user {user}'s", user=UserName(other.name)))
             self._stored.put_user(user)
             self._directory.replace(replace(before, users={**before.users, user.name: user}))
 
@@ -221,8 +221,9 @@ def missing(what: str, name: str) -> CalabashError:
 _LISTED = {"member": "user", "notification": "notify"}
 
 
-def _taken(what: str, name: str, why: str) -> CalabashError:
-    return CalabashError(f"{what} {name} is taken: {why}", reason=Reason.CONFLICT, hint="choose another")
+def _taken(what: str, name: str, why: Text) -> CalabashError:
+    message = Message("{what} {name} is taken: {why}", what=what, name=name, why=why)
+    return CalabashError(message, reason=Reason.CONFLICT, hint="choose another")
 
 
 def _plain(user: str, tenant: str) -> Member:

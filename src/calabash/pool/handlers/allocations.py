@@ -13,6 +13,7 @@ from litestar.params import FromPath
 from calabash.api import endpoints, replies, requests
 from calabash.binder.local.requests import WaitingRequest
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message
 from calabash.model.request import AllocationId
 from calabash.node.agent import Grant
 from calabash.platform.access.caller import Caller
@@ -99,7 +100,7 @@ async def _granted(pool: Pool, session: Session, waiting: WaitingRequest, wait_s
         why = await session.work(pool.explanations.explain, waiting.id)
         if await session.work(pool.cancel, waiting, why=f"no room within {wait_s:g}s"):
             raise CalabashError(
-                f"no room within {wait_s:g}s: {why.explanation}",
+                Message("no room within {wait_s:g}s: {explanation}", wait_s=wait_s, explanation=why.text),
                 reason=Reason.TIMEOUT,
                 hint="wait longer with --wait, or ask for less; see `calabash smi`",
             ) from None
@@ -206,7 +207,9 @@ async def explain(request: Asked, allocation: FromPath[str]) -> replies.WhyReply
     visibility, name = visibility_of(request), AllocationId(requests.checked_id(allocation))
     if not await work(request, visibility.allocation, name):
         raise not_found(name)
-    return await work(request, lambda: visibility.shown_why(pool_of(request).explanations.explain(name)))
+    return views_resources.view_explanation(
+        await work(request, pool_of(request).explanations.explain, name), visibility
+    )
 
 
 ALLOCATIONS = (list_allocations, allocate, started, renew, change_queue, release, environment, explain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from calabash.api import endpoints, replies
+from calabash.api import endpoints
 from calabash.api.overview import OverviewReply
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -40,7 +40,7 @@ def _overview(pool: Pool, visibility: Visibility) -> OverviewReply:
 
 def _reason(pool: Pool, name: AllocationId, states: Sequence[DeviceSnapshot]) -> str:
     try:
-        why: replies.WhyReply = pool.explanations.explain(name, states)
+        why = pool.explanations.explain(name, states)
     except CalabashError:
         return ""  # granted in the meantime
     return why.reason or UNKNOWN if why.state == "pending" else ""

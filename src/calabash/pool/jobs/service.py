@@ -25,7 +25,7 @@ from calabash.api import jobs as shapes
 from calabash.api.jobs import JobState
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, UserName
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import Principal, project_of
 from calabash.platform.access.caller import Caller
@@ -123,7 +123,7 @@ class Jobs:
             self._pool.agent.end(
                 AllocationId(facts.allocation),
                 reason="released",
-                explanation=f"its job was stopped by {mention(Mentioned.USER, who.user)}",
+                explanation=Message("its job was stopped by {user}", user=UserName(who.user)),
             )
         return "stopping"
 

@@ -22,7 +22,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.fabric import FabricCondition, FabricUse
-from calabash.model.mentions import Mentioned, mentions
+from calabash.model.messages import Message, TenantName, names
 from calabash.model.request import DEFAULT_TENANT
 from calabash.net.fabric_partitions import may_grant
 
@@ -125,9 +125,13 @@ class FabricHolds:
         others = {*self._uses, *self._left, *self._promised}
         standing = None if told is None else told | {u.tenant for u in others if u.device == use.device}
         if use.device in self._told and not may_grant(use.tenant, standing):
-            found = "not known" if standing is None else mentions(Mentioned.TENANT, sorted(standing - {use.tenant}))
+            found = "not known" if standing is None else names(TenantName, sorted(standing - {use.tenant}))
             raise CalabashError(
-                f"{use.device} may still be in a partition of another tenant's on its fabric: {found}",
+                Message(
+                    "{device} may still be in a partition of another tenant's on its fabric: {tenants}",
+                    device=use.device,
+                    tenants=found,
+                ),
                 reason=Reason.FABRIC_HELD,
                 hint="it is granted as soon as it is seen to have left; see `calabash net fabric list`",
             )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message, Text, joined
 from calabash.model.request import GpuRequest
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sched import Explanation
@@ -55,9 +56,9 @@ class Refusal:
     """
 
     reason: Reason
-    message: str
-    details: tuple[str, ...] = ()
-    suggestions: tuple[str, ...] = ()
+    message: Text
+    details: tuple[Text, ...] = ()
+    suggestions: tuple[Text, ...] = ()
     overtaken: bool = False
 
     def error(self) -> CalabashError:
@@ -75,10 +76,11 @@ def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuReq
     """
     suggestions = (*told.changes, _HINTS.get(told.reason, _HINT))
     if told.reason not in _ABOUT_DEVICES:
-        details = (*(cause.text for cause in told.causes), *(f"reserved for {whom}" for whom in told.reserved))
+        reserved = (Message("reserved for {requests}", requests=requests) for requests in told.reserved)
+        details = (*(cause.text for cause in told.causes), *reserved)
         message = _ABOUT_THE_MACHINE.get(told.reason, told.summary)
         if told.reserved:
-            message += f": {'; '.join(told.reserved)}"
+            message = Message("{reason}: {reserved}", reason=message, reserved=joined("; ", told.reserved))
         return Refusal(reason=told.reason, message=message, details=details, suggestions=suggestions)
     wanted = resolve(request)
     answers = [(s.device.index, wanted.fits(s.device, s.mode, s.held)) for s in states]

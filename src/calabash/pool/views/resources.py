@@ -20,6 +20,7 @@ from calabash.node.slots.names import LEASE_FILE
 from calabash.node.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot, SliceUse
 from calabash.platform.access.visibility import Visibility
 from calabash.pool.pool import Pool
+from calabash.pool.requests.explanations import RequestExplanation, unhealthy_device
 from calabash.sharing.registry import SHARING_MODES
 
 EXPLAINED_MAX = 20  # waiting requests that a list explains; `why` explains any
@@ -34,7 +35,7 @@ def devices(agent: NodeAgent, visibility: Visibility) -> replies.DeviceList:
 
 def shown_devices(states: Iterable[DeviceSnapshot], visibility: Visibility) -> list[replies.DeviceView]:
     """Return the views of devices, redacted for the principal."""
-    return [visibility.shown_device(_device(state)) for state in states]
+    return [_device(state, visibility) for state in states]
 
 
 def device(agent: NodeAgent, name: str, visibility: Visibility) -> replies.DeviceDetail:
@@ -43,8 +44,8 @@ def device(agent: NodeAgent, name: str, visibility: Visibility) -> replies.Devic
     state = next(state for state in agent.devices() if state.device.uuid == found.uuid)
     entry = agent.administration.entry(found)
     condition = entry.condition
-    detail = replies.DeviceDetail(
-        device=_device(state),
+    return replies.DeviceDetail(
+        device=_device(state, visibility),
         since=entry.since_s or None,
         needs=condition.need.name.lower() if condition.need else "",
         drained=condition.drained,
@@ -53,16 +54,17 @@ def device(agent: NodeAgent, name: str, visibility: Visibility) -> replies.Devic
         hold_until=condition.hold_until_s or None,
         figures=entry.figures,
         parts=[replies.PartView(name=part, health=c.health) for part, c in sorted(entry.parts.items())],
-        history=[replies.HappeningView(at=h.at, health=h.health, cause=h.cause) for h in entry.history],
+        history=[
+            replies.HappeningView(at=h.at, health=h.health, cause=visibility.text(h.cause_text)) for h in entry.history
+        ],
     )
-    return visibility.shown_detail(detail)
 
 
-def _device(state: DeviceSnapshot) -> replies.DeviceView:
+def _device(state: DeviceSnapshot, visibility: Visibility) -> replies.DeviceView:
     device, reading = state.device, state.reading
     mode = SHARING_MODES.get(state.mode) if state.mode else None
     occupancy = mode.occupancy(device, state.held) if mode else None
-    return replies.DeviceView(
+    view = replies.DeviceView(
         uuid=device.uuid,
         index=device.index,
         vendor=device.vendor,
@@ -77,7 +79,7 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
         temperature_c=reading.temperature_c if reading else 0,
         power_w=reading.power_w if reading else 0.0,
         health=device.health,
-        cause=state.cause,
+        cause=visibility.text(state.cause),
         mode=state.mode or "",
         pinned=device.pinned,
         replicas=device.replicas,
@@ -91,6 +93,7 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
             for s in state.unmanaged
         ],
     )
+    return visibility.shown_device(view)
 
 
 def allocations(
@@ -110,7 +113,7 @@ def allocations(
     if page.all and not page.after:
         held = {record.id for record in records}
         over = pool.store.allocations(ended=True, limit=page.limit, seen=visibility.allocations_seen())
-        shown = [visibility.shown_allocation(_allocation(r, (), index, ())) for r in over if r.id not in held]
+        shown = [_allocation(r, (), index, (), visibility) for r in over if r.id not in held]
     # A request that is being granted is in both lists.
     line = pool.binder.waiting()
     waiting = [w for w in line if is_visible(w, visibility)]
@@ -119,8 +122,8 @@ def allocations(
         records = [] if waiting else records
     live = list(dict.fromkeys([*(record.id for record in records), *(w.id for w in waiting)]))
     begin = live.index(AllocationId(page.after)) + 1 if page.after in live else 0
-    rows = _live(pool, devices, index, live[begin:], positions(line), ended=page.all)
-    found = (visibility.shown_allocation(row) for row in rows if not pid or pid in row.pids)
+    rows = _live(pool, devices, index, live[begin:], positions(line), visibility=visibility, ended=page.all)
+    found = (row for row in rows if not pid or pid in row.pids)
     return _page(found, page.limit, shown)
 
 
@@ -137,7 +140,7 @@ def positions(waiting: Iterable[WaitingRequest]) -> dict[AllocationId, int]:
 def _ended_page(pool: Pool, page: requests.AllocationPage, visibility: Visibility) -> replies.AllocationList:
     index = {d.device.uuid: d.device.index for d in pool.agent.devices()}
     found = pool.store.ended_before(AllocationId(page.after), limit=page.limit + 1, seen=visibility.allocations_seen())
-    return _page((visibility.shown_allocation(_allocation(r, (), index, ())) for r in found), page.limit, [])
+    return _page((_allocation(r, (), index, (), visibility) for r in found), page.limit, [])
 
 
 def is_visible(waiting: WaitingRequest, visibility: Visibility) -> bool:
@@ -167,6 +170,7 @@ def _live(
     wanted: Sequence[AllocationId],
     places: Mapping[AllocationId, int],
     *,
+    visibility: Visibility,
     ended: bool,
 ) -> Iterator[replies.AllocationView]:
     explained = 0
@@ -176,15 +180,15 @@ def _live(
         held = {a.record.id: a for a in snapshot.allocations}
         for name in names:
             if name in held:
-                yield _held(held[name], snapshot, index)
+                yield _held(held[name], snapshot, index, visibility)
                 continue
             waiting = pool.binder.find(name)
             if waiting is None:
                 over = pool.store.allocation(name) if ended else None
                 if over is not None:
-                    yield _allocation(over, (), index, ())
+                    yield _allocation(over, (), index, (), visibility)
                 continue  # granted or ended in the meantime
-            why = replies.WhyReply(id=name, state="pending", reason="", explanation="")
+            why = RequestExplanation(id=name, state="pending", reason="", text="")
             if explained < EXPLAINED_MAX:
                 explained += 1
                 try:
@@ -193,7 +197,7 @@ def _live(
                     continue
                 if why.state != "pending":
                     continue
-            yield _waiting(waiting, why, places.get(name, 0))
+            yield _waiting(waiting, why, places.get(name, 0), visibility)
 
 
 def events(store: Store, page: requests.EventPage, visibility: Visibility) -> replies.EventList:
@@ -201,16 +205,14 @@ def events(store: Store, page: requests.EventPage, visibility: Visibility) -> re
     found = store.events(after=page.after, limit=page.limit, seen=visibility.events_seen())
     return replies.EventList(
         items=[
-            visibility.shown_event(
-                replies.EventView(
-                    id=e.id,
-                    at=e.at,
-                    kind=e.kind,
-                    reason=e.reason,
-                    allocation=e.allocation,
-                    device=e.device,
-                    message=e.message,
-                )
+            replies.EventView(
+                id=e.id,
+                at=e.at,
+                kind=e.kind,
+                reason=e.reason,
+                allocation=e.allocation,
+                device=e.device,
+                message=visibility.text(e.message),
             )
             for e in found
         ]
@@ -265,23 +267,29 @@ def held(agent: NodeAgent, visibility: Visibility) -> list[replies.AllocationVie
     """Return all visible allocations."""
     snapshot = agent.snapshot(only={r.id for r in agent.records() if visibility.record(r)})
     index = {d.device.uuid: d.device.index for d in snapshot.devices}
-    return [_held(a, snapshot, index) for a in snapshot.allocations]
+    return [_held(a, snapshot, index, visibility) for a in snapshot.allocations]
 
 
-def _held(held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int]) -> replies.AllocationView:
-    shown = _allocation(held.record, held.pids, index, held.use)
+def _held(
+    held: AllocationSnapshot, snapshot: NodeSnapshot, index: Mapping[DeviceUuid, int], visibility: Visibility
+) -> replies.AllocationView:
+    shown = _allocation(held.record, held.pids, index, held.use, visibility)
     if held.ending:
         return msgspec.structs.replace(shown, reason="ending", explanation="its programs are being ended")
     for part in held.record.placement.slices:
         state = snapshot.device(part.device)
         if state is not None and state.device.health is not Health.HEALTHY and not shown.reason:
-            told = f"device {state.device.index} is {state.device.health}: {state.cause}"
+            told = visibility.text(unhealthy_device(state))
             return msgspec.structs.replace(shown, reason="unhealthy", explanation=told)
     return shown
 
 
 def _allocation(
-    record: AllocationRecord, pids: Sequence[int], index: Mapping[DeviceUuid, int], use: Sequence[SliceUse]
+    record: AllocationRecord,
+    pids: Sequence[int],
+    index: Mapping[DeviceUuid, int],
+    use: Sequence[SliceUse],
+    visibility: Visibility,
 ) -> replies.AllocationView:
     request = record.request
     slices = record.placement.slices
@@ -299,7 +307,7 @@ def _allocation(
         gang=request.gang,
         state=record.state,
         reason=record.reason,
-        explanation=record.explanation,
+        explanation=visibility.text(record.explanation),
         created_at=record.created_at,
         started_at=record.started_at or None,
         ended_at=record.ended_at or None,
@@ -324,7 +332,21 @@ def _allocation(
     )
 
 
-def _waiting(waiting: WaitingRequest, why: replies.WhyReply, position: int) -> replies.AllocationView:
+def view_explanation(explanation: RequestExplanation, visibility: Visibility) -> replies.WhyReply:
+    """Return the reply with an explanation of a request or allocation."""
+    return replies.WhyReply(
+        id=explanation.id,
+        state=explanation.state,
+        reason=explanation.reason,
+        explanation=visibility.text(explanation.text),
+        details=list(map(visibility.text, explanation.details)),
+        suggestions=list(map(visibility.text, explanation.suggestions)),
+    )
+
+
+def _waiting(
+    waiting: WaitingRequest, why: RequestExplanation, position: int, visibility: Visibility
+) -> replies.AllocationView:
     request, requester = waiting.request, waiting.requester
     return replies.AllocationView(
         id=waiting.id,
@@ -339,7 +361,7 @@ def _waiting(waiting: WaitingRequest, why: replies.WhyReply, position: int) -> r
         gang=request.gang,
         state="pending",
         reason=why.reason,
-        explanation=why.explanation,
+        explanation=visibility.text(why.text),
         created_at=waiting.created_at,
         started_at=None,
         ended_at=None,

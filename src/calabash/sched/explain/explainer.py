@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from calabash.model.errors import Reason
-from calabash.model.mentions import Mentioned, mention, mentions
+from calabash.model.messages import Message, Names, QueueName, RequestName, Text, joined, names
 from calabash.model.units import format_mib
 from calabash.sched.actions.plan import shapes_of
 from calabash.sched.decisions import Explanation, Request
@@ -53,13 +53,22 @@ class Explainer:
             there = gang.required - gang.incomplete
             return explanation(
                 reason,
-                f"gang {gang.key[2]} needs {gang.required} members, {there} submitted",
-                changes=(f"would be tried once {gang.incomplete} more members are submitted",),
+                Message(
+                    "gang {gang} needs {required} members, {there} submitted",
+                    gang=gang.key[2],
+                    required=gang.required,
+                    there=there,
+                ),
+                changes=(Message("would be tried once {missing} more members are submitted", missing=gang.incomplete),),
             )
         if len(requests) < gang.missing:
             return explanation(
                 reason,
-                f"gang {gang.key[2]} must start its first {gang.missing} members together, and they have not started",
+                Message(
+                    "gang {gang} must start its first {missing} members together, and they have not started",
+                    gang=gang.key[2],
+                    missing=gang.missing,
+                ),
             )
         key = (requests[0].id, len(requests))
         need = self._needs.get(key)
@@ -77,28 +86,43 @@ class Explainer:
         verdict, changes = state.verdicts.verdict(request.shape)
         dominant = verdict.dominant
         reason = dominant.reason if dominant else Reason.NO_CAPACITY
-        summary = verdict.summary
+        summary: Text = verdict.summary
         blocking: tuple[str, ...] = ()
-        held: tuple[str, ...] = ()
+        held: tuple[Text, ...] = ()
         if verdict.fitting and len(requests) > 1:
             reason = Reason.NO_CAPACITY
             fitting = self._members_fitting(requests)
             tried = " (not all ways to place them together were tried)" if shapes_of(requests) in state.cut else ""
-            summary = f"{fitting} of {len(requests)} members fit at once{tried}; {summary}"
-            changes = (f"would start with min_member <= {fitting}",) if fitting else ()
+            summary = Message(
+                "{fitting} of {members} members fit at once{tried}; {nodes}",
+                fitting=fitting,
+                members=len(requests),
+                tried=tried,
+                nodes=summary,
+            )
+            changes = (Message("would start with min_member <= {fitting}", fitting=fitting),) if fitting else ()
         elif verdict.fitting and not state.reservations:
-            reason, summary = Reason.NO_CAPACITY, f"{summary}: will be tried in the next cycle"
+            reason, summary = Reason.NO_CAPACITY, Message("{nodes}: will be tried in the next cycle", nodes=summary)
         elif verdict.fitting:
             reason = Reason.RESERVED
             blocking = tuple(name for r in state.reservations for name in r.request_ids)
-            held = tuple(f"{_requests(r.request_ids)}, {self._until(r)}" for r in state.reservations)
-            summary = f"{summary}, {'; '.join(self._held_for(r) for r in state.reservations)}"
+            held = tuple(
+                Message("{requests}, {until}", requests=_requests(r.request_ids), until=self._until(r))
+                for r in state.reservations
+            )
+            reservations = joined("; ", map(self._held_for, state.reservations))
+            summary = Message("{nodes}, {reservations}", nodes=summary, reservations=reservations)
         if reason in PASSING and self._over_deserved(gang, need):
             guaranteed, used = state.tree.guaranteed(gang.queue), state.tree.used(gang.queue)
             reason = Reason.QUEUE_OVER_DESERVED
-            summary = (
-                f"queue {gang.queue} uses {_devices(used.gpu_milli)} of {_devices(guaranteed[0])} deserved devices"
-                f" and needs {_devices(need.gpu_milli)} more, none is free to borrow; {summary}"
+            summary = Message(
+                "queue {queue} uses {used} of {guaranteed} deserved devices and needs {need} more, none is free to borrow;"
+                " {nodes}",
+                queue=gang.queue,
+                used=_devices(used.gpu_milli),
+                guaranteed=_devices(guaranteed[0]),
+                need=_devices(need.gpu_milli),
+                nodes=summary,
             )
         if reason in PASSING or reason in (Reason.RESERVED, Reason.QUEUE_OVER_DESERVED):
             changes = (*changes, *self._give_back(gang, need))
@@ -106,12 +130,15 @@ class Explainer:
         start_s = own.start_s if own else None
         return replace(found, blocked_by=blocking[:NAMED_MAX], reserved=held[:NAMED_MAX], estimated_start_s=start_s)
 
-    def _held_for(self, reservation: Reservation) -> str:
+    def _held_for(self, reservation: Reservation) -> Text:
         """Return a text about a reservation: the held nodes, the requests of the reserved gang, and its end."""
         state = self._state
         nodes = _some(sorted(state.cluster.names[node] for node in reservation.requests_on))
-        return (
-            f"held for a reserved gang: {nodes}, for {_requests(reservation.request_ids)}, {self._until(reservation)}"
+        return Message(
+            "held for a reserved gang: {nodes}, for {requests}, {until}",
+            nodes=nodes,
+            requests=_requests(reservation.request_ids),
+            until=self._until(reservation),
         )
 
     def _until(self, reservation: Reservation) -> str:
@@ -152,8 +179,8 @@ class Explainer:
         transaction.rollback(mark)
         return count
 
-    def _give_back(self, gang: Gang, need: Amount) -> tuple[str, ...]:
-        """Return texts about the queues that could give back enough for the gang.
+    def _give_back(self, gang: Gang, need: Amount) -> tuple[Text, ...]:
+        """Return a suggestion for each of the queues that could give back enough for the gang.
 
         These are the two largest borrowers among the queues that borrow at least as many devices as the gang needs.
         """
@@ -166,7 +193,11 @@ class Explainer:
             if queue != gang.queue and over >= need.gpu_milli > 0:
                 borrowed.append((-over, queue))
         return tuple(
-            f"would fit if queue {mention(Mentioned.QUEUE, q)} gave back {_devices(need.gpu_milli)} devices"
+            Message(
+                "would fit if queue {queue} gave back {devices} devices",
+                queue=QueueName(q),
+                devices=_devices(need.gpu_milli),
+            )
             for _, q in sorted(borrowed)[:2]
         )
 
@@ -175,21 +206,36 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
 
 
-def _requests(ids: Sequence[str]) -> str:
-    return mentions(Mentioned.REQUEST, ids[:NAMED_MAX]) + (", ..." if len(ids) > NAMED_MAX else "")
+def _requests(ids: Sequence[str]) -> Names | Message:
+    found = names(RequestName, ids[:NAMED_MAX])
+    return Message("{requests}, ...", requests=found) if len(ids) > NAMED_MAX else found
 
 
 def _over_limit(over: OverLimit) -> Explanation:
     """Explain an exceeded queue limit."""
-    unit, queue = ("devices", "CPUs", "host memory")[over.resource], mention(Mentioned.QUEUE, over.queue)
+    unit, queue = ("devices", "CPUs", "host memory")[over.resource], QueueName(over.queue)
 
     def show(amount: float) -> str:
         return format_mib(int(amount)) if over.resource == 2 else f"{amount / 1000:g}"
 
     return explanation(
         Reason.QUEUE_OVER_LIMIT,
-        f"queue {queue} uses {show(over.used)} of at most {show(over.limit)} {unit}, {show(over.asked)} more requested",
-        changes=(f"would be tried if the limit of queue {queue} were {show(over.used + over.asked)} {unit}",),
+        Message(
+            "queue {queue} uses {used} of at most {limit} {unit}, {asked} more requested",
+            queue=queue,
+            used=show(over.used),
+            limit=show(over.limit),
+            unit=unit,
+            asked=show(over.asked),
+        ),
+        changes=(
+            Message(
+                "would be tried if the limit of queue {queue} were {amount} {unit}",
+                queue=queue,
+                amount=show(over.used + over.asked),
+                unit=unit,
+            ),
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calabash.model.errors import Reason
+from calabash.model.messages import Message, ModelName, Names, Text, names
 from calabash.model.units import format_mib
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools, Ints, Rows
@@ -44,15 +45,17 @@ _TEXT_OF_REASON = {
     Reason.RESERVED: "reserved",
 }
 
-# Texts of causes about an amount of the shape.
-_TEXT_OF_AMOUNT = {
+# Templates of causes about an amount of the shape.
+_TEMPLATE_OF_AMOUNT = {
     Reason.NO_CORES: "largest free fraction {largest}, asked {asked}",
     Reason.NO_MEMORY: "largest free device memory {largest}, asked {asked}",
     Reason.NO_CPU: "most free CPU {largest}, asked {asked}",
     Reason.NO_HOST_MEMORY: "most free host memory {largest}, asked {asked}",
 }
 
-OTHER_MODEL = "would fit on another device model"
+# Codes that callers compare.
+OTHER_MODEL = "would fit on another device model{models}"
+MODELS_DIFFER = "have {there}, asked {asked}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +120,11 @@ def _cause(compiled: CompiledShape, reason: Reason, rows: Rows) -> Cause:
     if reason is Reason.NO_MEMORY and shape.whole:
         reason = Reason.NO_CAPACITY
     asked, largest, template = _amounts(compiled, reason, rows)
-    text = template.format(largest=_show(reason, largest), asked=_show(reason, asked))
+    text = Message(template, largest=_show(reason, largest), asked=_show(reason, asked), profile=shape.mig_profile)
     if reason is Reason.SELECTOR_MISMATCH and shape.models:
         there = sorted({m for m, code in cluster.models.items() if m and (cluster.gpu_model[rows] == code).any()})
-        text = f"have {', '.join(there) or 'none'}, asked {' or '.join(sorted(shape.models))}"
+        asked_models = Names(tuple(map(ModelName, sorted(shape.models))), " or ")
+        text = Message(MODELS_DIFFER, there=names(ModelName, there) if there else "none", asked=asked_models)
     return Cause(reason=reason, nodes=len(rows), text=text, asked=asked, largest=largest)
 
 
@@ -129,18 +133,23 @@ def _no_slices(compiled: CompiledShape, rows: Rows) -> Cause:
     shape, cluster = compiled.shape, compiled.cluster
     free = shape.gpu_slices_max * cluster.gpu_services[rows].astype(np.int64) - cluster.gpu_slices[rows]
     largest = _largest_on_devices(compiled, free, _eligible(compiled, rows) & compiled.mode_allows(rows))
-    text = f"most free slices of a device {largest:g}, asked {shape.gpu_slices} of at most {shape.gpu_slices_max}"
+    text = Message(
+        "most free slices of a device {largest:g}, asked {asked} of at most {most}",
+        largest=largest,
+        asked=shape.gpu_slices,
+        most=shape.gpu_slices_max,
+    )
     return Cause(reason=Reason.NO_CAPACITY, nodes=len(rows), text=text, asked=float(shape.gpu_slices), largest=largest)
 
 
 def _amounts(compiled: CompiledShape, reason: Reason, rows: Rows) -> tuple[float, float, str]:
     """Return (requested amount, largest free amount on any of the rows, template of the text)."""
     shape, cluster = compiled.shape, compiled.cluster
-    if reason in _TEXT_OF_AMOUNT:
-        return _asked(shape, reason), _largest_free(compiled, reason, rows), _TEXT_OF_AMOUNT[reason]
+    if reason in _TEMPLATE_OF_AMOUNT:
+        return _asked(shape, reason), _largest_free(compiled, reason, rows), _TEMPLATE_OF_AMOUNT[reason]
     match reason:
         case Reason.NO_CAPACITY:
-            what = f"most devices with room for {shape.mig_profile}" if shape.mig_profile else "most free devices"
+            what = "most devices with room for {profile}" if shape.mig_profile else "most free devices"
             return shape.gpu_count, _most_fitting_devices(compiled, rows), what + " {largest}, asked {asked}"
         case Reason.TOO_LARGE:
             return (
@@ -152,7 +161,7 @@ def _amounts(compiled: CompiledShape, reason: Reason, rows: Rows) -> tuple[float
 
 
 def _asked(shape: Shape, reason: Reason) -> float:
-    """Return the requested amount of the resource of a reason in ``_TEXT_OF_AMOUNT``."""
+    """Return the requested amount of the resource of a reason in ``_TEMPLATE_OF_AMOUNT``."""
     match reason:
         case Reason.NO_CORES:
             return shape.gpu_milli
@@ -164,7 +173,7 @@ def _asked(shape: Shape, reason: Reason) -> float:
 
 
 def _largest_free(compiled: CompiledShape, reason: Reason, rows: Rows) -> float:
-    """Return the largest free amount of the resource of a reason in ``_TEXT_OF_AMOUNT`` on any of the rows."""
+    """Return the largest free amount of the resource of a reason in ``_TEMPLATE_OF_AMOUNT`` on any of the rows."""
     cluster = compiled.cluster
     match reason:
         case Reason.NO_CORES:
@@ -179,19 +188,17 @@ def _largest_free(compiled: CompiledShape, reason: Reason, rows: Rows) -> float:
 def restated(verdict: NodeVerdict, shape: Shape) -> NodeVerdict:
     """Return the verdict for ``shape``, made from that of another shape which all nodes judge alike.
 
-    Only the requested amounts in the texts of the causes are replaced.
+    Only the requested amounts of the causes are replaced.
     """
     causes = tuple(_restated(cause, shape) for cause in verdict.causes)
     return NodeVerdict(nodes=verdict.nodes, fitting=verdict.fitting, causes=causes)
 
 
 def _restated(cause: Cause, shape: Shape) -> Cause:
-    text = _TEXT_OF_AMOUNT.get(cause.reason)
-    if text is None:
+    if cause.reason not in _TEMPLATE_OF_AMOUNT or isinstance(cause.text, str):
         return cause
     asked = _asked(shape, cause.reason)
-    text = text.format(largest=_show(cause.reason, cause.largest), asked=_show(cause.reason, asked))
-    return Cause(reason=cause.reason, nodes=cause.nodes, text=text, asked=asked, largest=cause.largest)
+    return replace(cause, text=cause.text.replaced(asked=_show(cause.reason, asked)), asked=asked)
 
 
 def _largest(values: Ints) -> float:
@@ -249,12 +256,12 @@ def _show(reason: Reason, value: float) -> str:
 # ---- changes that would help --------------------------------------------------------------------------------------
 
 
-def changes_for(cluster: Cluster, shape: Shape) -> tuple[str, ...]:
-    """Return texts of changes of the request, each of which alone would let it fit now.
+def changes_for(cluster: Cluster, shape: Shape) -> tuple[Text, ...]:
+    """Return changes of the request, each of which alone would let it fit now.
 
     An example is "would fit if memory <= 12GiB".
     """
-    found: list[str] = []
+    found: list[Text] = []
     for relax in (_less_memory, _less_compute, _fewer_devices, _less_cpu, _less_host_memory, _other_conditions):
         found.extend(relax(cluster, shape))
     return tuple(found)
@@ -266,7 +273,7 @@ def _fitting_rows(cluster: Cluster, shape: Shape) -> tuple[CompiledShape, Rows]:
     return compiled, np.flatnonzero(compiled.fitting())
 
 
-def _less_memory(cluster: Cluster, shape: Shape) -> list[str]:
+def _less_memory(cluster: Cluster, shape: Shape) -> list[Text]:
     if not shape.gpu_memory_mib or shape.gpu_count != 1:
         return []
     milli = shape.gpu_milli
@@ -275,10 +282,14 @@ def _less_memory(cluster: Cluster, shape: Shape) -> list[str]:
         return []
     fits = compiled.devices(rows)
     most = int(np.where(fits, cluster.gpu_free_mib[rows], 0).max())
-    return [f"would fit if memory <= {format_mib(most)}"] if 0 < most < shape.gpu_memory_mib or not milli else []
+    return (
+        [Message("would fit if memory <= {most}", most=format_mib(most))]
+        if 0 < most < shape.gpu_memory_mib or not milli
+        else []
+    )
 
 
-def _less_compute(cluster: Cluster, shape: Shape) -> list[str]:
+def _less_compute(cluster: Cluster, shape: Shape) -> list[Text]:
     if shape.gpu_milli <= 1 or shape.gpu_count != 1 or (shape.whole and cluster.gpu_tracked):
         return []
     compiled, rows = _fitting_rows(cluster, replace(shape, gpu_milli=1))
@@ -286,10 +297,14 @@ def _less_compute(cluster: Cluster, shape: Shape) -> list[str]:
         return []
     fits = compiled.devices(rows)
     most = int(np.where(fits, cluster.gpu_free_milli[rows], 0).max())
-    return [f"would fit if the fraction <= {most / WHOLE_MILLI:g}"] if 0 < most < shape.gpu_milli else []
+    return (
+        [Message("would fit if the fraction <= {most:g}", most=most / WHOLE_MILLI)]
+        if 0 < most < shape.gpu_milli
+        else []
+    )
 
 
-def _fewer_devices(cluster: Cluster, shape: Shape) -> list[str]:
+def _fewer_devices(cluster: Cluster, shape: Shape) -> list[Text]:
     if shape.gpu_count < 2:
         return []
     compiled, rows = _fitting_rows(cluster, replace(shape, gpu_count=1))
@@ -299,27 +314,29 @@ def _fewer_devices(cluster: Cluster, shape: Shape) -> list[str]:
     if shape.topology_required:
         while most > 1 and not len(_fitting_rows(cluster, replace(shape, gpu_count=most))[1]):
             most -= 1
-    return [f"would fit with {most} devices instead of {shape.gpu_count}"] if 0 < most < shape.gpu_count else []
+    change = Message("would fit with {most} devices instead of {asked}", most=most, asked=shape.gpu_count)
+    return [change] if 0 < most < shape.gpu_count else []
 
 
-def _less_cpu(cluster: Cluster, shape: Shape) -> list[str]:
+def _less_cpu(cluster: Cluster, shape: Shape) -> list[Text]:
     if not shape.cpu_milli:
         return []
     _, rows = _fitting_rows(cluster, replace(shape, cpu_milli=0))
     most = int(cluster.cpu_free_milli[rows].max(initial=0))
-    return [f"would fit if CPU <= {most / 1000:g}"] if 0 < most < shape.cpu_milli else []
+    return [Message("would fit if CPU <= {most:g}", most=most / 1000)] if 0 < most < shape.cpu_milli else []
 
 
-def _less_host_memory(cluster: Cluster, shape: Shape) -> list[str]:
+def _less_host_memory(cluster: Cluster, shape: Shape) -> list[Text]:
     if not shape.memory_mib:
         return []
     _, rows = _fitting_rows(cluster, replace(shape, memory_mib=0))
     most = int(cluster.memory_free_mib[rows].max(initial=0))
-    return [f"would fit if host memory <= {format_mib(most)}"] if 0 < most < shape.memory_mib else []
+    change = Message("would fit if host memory <= {most}", most=format_mib(most))
+    return [change] if 0 < most < shape.memory_mib else []
 
 
-def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
-    """Return texts of conditions other than amounts without which the request would fit.
+def _other_conditions(cluster: Cluster, shape: Shape) -> list[Text]:
+    """Return changes that leave out conditions other than amounts, without which the request would fit.
 
     These are the conditions on models, card memory, labels, taints and topology. Each is left out as a whole.
     """
@@ -329,22 +346,23 @@ def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
         (
             bool(shape.card_memory_mib_min or shape.card_memory_mib_max),
             replace(shape, card_memory_mib_min=0, card_memory_mib_max=0),
-            "would fit on a card outside the asked size range",
+            "would fit on a card outside the asked size range{models}",
         ),
-        (bool(shape.selector), replace(shape, selector=()), f"would fit without the selector {wanted}"),
-        (any(cluster.taints), replace(shape, tolerations=frozenset(("*",))), "would fit if it tolerated the taints"),
-        (shape.topology_required, replace(shape, topology_required=False), "would fit across NVLink or NUMA islands"),
+        (bool(shape.selector), replace(shape, selector=()), "would fit without the selector {selector}{models}"),
+        (any(cluster.taints), replace(shape, tolerations=frozenset(("*",))), "would fit if it tolerated the taints{models}"),
+        (shape.topology_required, replace(shape, topology_required=False), "would fit across NVLink or NUMA islands{models}"),
     ]  # fmt: skip
-    found = []
-    for applies, relaxed, text in tries:
+    found: list[Text] = []
+    for applies, relaxed, template in tries:
         if applies and relaxed != shape:
             _, rows = _fitting_rows(cluster, relaxed)
             if len(rows):
-                found.append(text + (_models(cluster, relaxed, rows, but=shape.models) if shape.models else ""))
+                models = _models(cluster, relaxed, rows, but=shape.models) if shape.models else ""
+                found.append(Message(template, models=models, selector=wanted))
     return found
 
 
-def _models(cluster: Cluster, shape: Shape, rows: Rows, *, but: frozenset[str]) -> str:
+def _models(cluster: Cluster, shape: Shape, rows: Rows, *, but: frozenset[str]) -> Text:
     """Return text like `` (T4, V100)``: the models of the devices that would serve the shape on these nodes.
 
     Args:
@@ -352,12 +370,12 @@ def _models(cluster: Cluster, shape: Shape, rows: Rows, *, but: frozenset[str]) 
     """
     fits = CompiledShape(cluster, shape).devices(rows) if shape.gpu_count else None
     codes = set(np.unique(cluster.gpu_model[rows][fits]).tolist()) if fits is not None else set()
-    names = sorted(name for name, code in cluster.models.items() if code in codes and name and name not in but)
-    return f" ({', '.join(names)})" if names else ""
+    found = sorted(name for name, code in cluster.models.items() if code in codes and name and name not in but)
+    return Message(" ({models})", models=names(ModelName, found)) if found else ""
 
 
 def explanation(
-    reason: Reason, summary: str, verdict: NodeVerdict | None = None, changes: tuple[str, ...] = ()
+    reason: Reason, summary: Text, verdict: NodeVerdict | None = None, changes: tuple[Text, ...] = ()
 ) -> Explanation:
     """Return an explanation with the causes of a verdict."""
     return Explanation(reason=reason, summary=summary, causes=verdict.causes if verdict else (), changes=changes)

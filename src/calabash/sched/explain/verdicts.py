@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from calabash.model.messages import Text
 from calabash.sched.cluster.columns import Ints
 from calabash.sched.cluster.placer import ClusterPlacer
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, Shape
@@ -23,8 +24,8 @@ from calabash.sched.explain.nodes import NodeVerdict, changes_for, judge, restat
 
 # Number of shapes that are judged without ranks.
 SINGLE_MAX = 4
-Verdict = tuple[NodeVerdict, tuple[str, ...]]
-"""Verdict of the nodes on a shape, and texts of changes that would let it fit."""
+Verdict = tuple[NodeVerdict, tuple[Text, ...]]
+"""Verdict of the nodes on a shape, and changes that would let it fit."""
 
 
 class Verdicts:
@@ -55,7 +56,7 @@ class Verdicts:
             self._position = self._placer.cluster.position
 
     def verdict(self, shape: Shape) -> Verdict:
-        """Return the verdict of the nodes on a shape, and texts of changes that would let it fit."""
+        """Return the verdict of the nodes on a shape, and changes that would let it fit."""
         found = self._known.get(shape)
         if found is None:
             if len(self._known) >= SHAPES_KEPT_MAX:

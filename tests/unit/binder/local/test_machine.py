@@ -15,6 +15,7 @@ from calabash.binder.local.unmanaged_memory import UnmanagedDeviceMemory
 from calabash.binder.shapes import islands_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import in_full, joined
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector
 from calabash.sched import Amount, Options, QueueSpec
 from calabash.sharing.protocol import HeldSlice, Misfit
@@ -150,7 +151,7 @@ def test_explanations_name_models_and_no_uuids() -> None:
     local.submit(name("b"), GpuRequest(selector=Selector(models=("T4",))), submitted_at_s=1.0)
     local.cycle(0.0)
     reported = local.explain_wait(name("b"), 1.0)
-    text = " ".join((reported.summary, *(c.text for c in reported.causes), *reported.changes))
+    text = in_full(joined(" ", (reported.summary, *(c.text for c in reported.causes), *reported.changes)))
     assert "GPU-" not in text
 
 

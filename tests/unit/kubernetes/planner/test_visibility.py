@@ -11,7 +11,7 @@ from tests.unit.kubernetes.planner.virtual import Cluster
 
 from calabash.adapters.kubelet.service import refusal
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.objects.visibility import budget_mention, for_namespace, pod_mention, pod_mentions
+from calabash.kubernetes.objects.visibility import budget_reference, for_namespace, pod_reference, pod_references
 from calabash.kubernetes.planner.decide.core import OPTIONS
 from calabash.kubernetes.planner.state.budgets import BudgetFacts
 from calabash.kubernetes.planner.state.facts import (
@@ -23,7 +23,8 @@ from calabash.kubernetes.planner.state.facts import (
     SweepPod,
 )
 from calabash.model.errors import CalabashError
-from calabash.model.mentions import Mentioned, mention, mentions
+from calabash.model.message_codec import decode_text, encode_text
+from calabash.model.messages import Message, Names, ProcessDescription, QueueName, RequestName, names
 from calabash.model.request import GpuRequest
 
 TEAMS = ("alice", "bob", "carol")
@@ -39,43 +40,53 @@ def pod(namespace: str, name: str) -> PodName:
 
 
 def test_pods_of_the_readers_namespace_are_named_and_others_counted() -> None:
-    text = f"waits for {pod_mentions([pod('a', 'x'), pod('b', 'y'), pod('c', 'z')])} to leave"
+    pods = pod_references([pod("a", "x"), pod("b", "y"), pod("c", "z")])
+    text = Message("waits for {pods} to leave", pods=pods)
     assert for_namespace(text, "a") == "waits for a/x, 2 pods of other namespaces to leave"
     assert for_namespace(text, "b") == "waits for b/y, 2 pods of other namespaces to leave"
     assert for_namespace(text, "d") == "waits for 3 pods of other namespaces to leave"
-    many = pod_mentions([pod("a", f"x{number}") for number in range(5)])
-    assert for_namespace(many, "a") == "a/x0, a/x1, a/x2, 2 more of a"
-    assert for_namespace(f"for {pod_mention(None)}", "a") == "for 1 pod of another namespace"
+    many = pod_references([pod("a", f"x{number}") for number in range(5)])
+    assert for_namespace(Message("{pods}", pods=many), "a") == "a/x0, a/x1, a/x2, 2 more of a"
+    assert for_namespace(Message("for {pod}", pod=pod_reference(None)), "a") == "for 1 pod of another namespace"
 
 
 def test_budgets_of_the_readers_namespace_are_named_and_others_counted() -> None:
-    text = f"kept by {budget_mention('a', 'db')}, {budget_mention('b', 'web')}"
+    text = Message("kept by {budgets}", budgets=Names((budget_reference("a", "db"), budget_reference("b", "web"))))
     assert for_namespace(text, "a") == "kept by disruption budget a/db, 1 disruption budget of another namespace"
-    assert for_namespace(f"{budget_mention('a', '')}", "a") == "several disruption budgets of a"
+    assert (
+        for_namespace(Message("{budget}", budget=budget_reference("a", "")), "a") == "several disruption budgets of a"
+    )
     assert for_namespace(text, "c") == "kept by 2 disruption budgets of other namespaces"
 
 
 def test_requests_are_named_by_their_pods_and_queues_only_if_they_are_the_readers() -> None:
     pods = {"u1": pod("a", "x"), "u2": pod("b", "y")}
-    text = f"held for {mentions(Mentioned.REQUEST, ['u1', 'u2', 'u3'])}; queue {mention(Mentioned.QUEUE, 'qb')}"
+    requests = names(RequestName, ["u1", "u2", "u3"])
+    text = Message("held for {requests}; queue {queue}", requests=requests, queue=QueueName("qb"))
     words = for_namespace(text, "a", queues=lambda: {"qa"}, pod_of=pods.get)
     assert words == "held for a/x, 2 pods of other namespaces; queue (another's)"
     assert for_namespace(text, "b", queues=lambda: {"qb"}, pod_of=pods.get).endswith("; queue qb")
 
 
 def test_namespace_whose_name_begins_like_the_readers_is_another() -> None:
-    assert for_namespace(pod_mention(pod("team-b", "x")), "team") == "1 pod of another namespace"
-    assert for_namespace(pod_mention(pod("team", "x")), "team-b") == "1 pod of another namespace"
+    assert (
+        for_namespace(Message("{pod}", pod=pod_reference(pod("team-b", "x"))), "team") == "1 pod of another namespace"
+    )
+    assert (
+        for_namespace(Message("{pod}", pod=pod_reference(pod("team", "x"))), "team-b") == "1 pod of another namespace"
+    )
 
 
-def test_marks_that_a_user_writes_into_a_text_show_nothing() -> None:
-    forged = "\x02pod\x1fbob/x\x03"
-    assert "bob" not in for_namespace(f"label {forged} and {pod_mention(pod('bob', 'y'))}", "alice")
+def test_marks_that_a_user_writes_into_a_text_name_no_pod() -> None:
+    forged = "\x02pod\x1falice/x\x03"
+    text = Message("label {label} and {pod}", label=forged, pod=pod_reference(pod("bob", "y")))
+    shown = for_namespace(decode_text(encode_text(text)), "alice")
+    assert shown == "label podalice/x and 1 pod of another namespace"
 
 
 def test_error_for_the_kubelet_names_no_objects_of_others() -> None:
-    whose = mention(Mentioned.REQUEST, "marker-1")
-    error = CalabashError(f"device 0 is used by {whose}", hint=f"wait for {mention(Mentioned.PROCESS, 'marker-2')}")
+    message = Message("device 0 is used by {allocation}", allocation=RequestName("marker-1"))
+    error = CalabashError(message, hint=Message("wait for {process}", process=ProcessDescription("marker-2")))
     assert refusal(error) == "device 0 is used by (another's); hint: wait for (another's)"
 
 

@@ -29,6 +29,7 @@ from calabash.api.collected import UsageBatch
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending
 from calabash.kubernetes.usage.collection import NODE_RECORDS_MAX, PODS_MAX, NodeAllowances, read_batch
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import in_full
 from calabash.model.request import AllocationId
 
 BEGIN_S = NOW_S - 50_000
@@ -110,7 +111,7 @@ def test_a_node_that_speaks_for_a_pod_of_another_node_charges_nobody(node: NodeS
     assert (one.tenant, one.project, one.user, one.to_s - one.from_s) == ("", "", "node n1", 60.0)
     (event,) = server.store.events()
     assert event.kind == "usage_doubtful"
-    assert "team/p1 is on n2, not on n1" in event.message
+    assert "team/p1 is on n2, not on n1" in in_full(event.message)
 
 
 def test_of_a_pod_that_is_gone_its_node_is_believed_and_that_is_told(node: NodeSide, server: ServerSide) -> None:
@@ -120,7 +121,7 @@ def test_of_a_pod_that_is_gone_its_node_is_believed_and_that_is_told(node: NodeS
     node.drain()
     assert {(one.tenant, one.queue) for one in server.store.usage()} == {("vision", "vision-train")}
     (event,) = server.store.events()
-    assert "team/p5 is gone" in event.message
+    assert "team/p5 is gone" in in_full(event.message)
 
 
 def test_a_node_that_is_installed_anew_while_its_pods_run_loses_none_of_its_new_intervals(
@@ -228,7 +229,7 @@ def test_what_a_node_has_let_go_of_is_told_with_its_numbers_and_the_rest_goes_on
     assert list(server.sums().values()) == [180.0], "the two that were kept, and the new one"
     (event,) = server.store.events()
     assert event.kind == "usage_lost"
-    assert event.message.startswith("usage of node n1 from number 1 to 4 is not there any more, or")
+    assert in_full(event.message).startswith("usage of node n1 from number 1 to 4 is not there any more, or")
 
 
 def test_the_calendar_of_a_node_may_be_wrong_but_its_lengths_count(node: NodeSide, server: ServerSide) -> None:

@@ -18,6 +18,7 @@ from calabash.adapters.host.processes import Process
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import in_full
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.allocations.end_reasons import ended_error
 from calabash.node.allocations.lifecycle import LifecycleStep, Witnesses, next_step
@@ -473,7 +474,7 @@ def test_allocation_that_ended_while_no_pool_ran_is_not_reported_as_never_taken(
     clock.advance(3600)
     released = {record.id: record for record in again.sweep().released}
     assert {released[AllocationId(name)].reason for name in ("a1", "a2")} == {"ended"}
-    assert "new pool" in released[AllocationId("a1")].explanation
+    assert "new pool" in in_full(released[AllocationId("a1")].explanation)
     assert released[AllocationId("a3")].explanation == "nobody took the slice"
 
 

@@ -14,6 +14,7 @@ from calabash.adapters.gpu.past_faults import PastFault
 from calabash.adapters.gpu.protocol import DeviceEvent, EventKind
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import in_full
 from calabash.node.devices.inventory import Inventory
 from calabash.node.devices.probe import ProbeResult
 from calabash.node.devices.recovery import Recovery
@@ -199,7 +200,7 @@ def test_card_whose_reset_is_refused_drains_and_is_retried() -> None:
     node.observe()
     node.recovery.round()
     assert node.health() is Health.DRAINING
-    assert "used by a2" in node.inventory.health.cause(ONE)
+    assert "used by a2" in in_full(node.inventory.health.cause(ONE))
     assert node.inventory.steps.due(node.clock.monotonic_ns()) == []
     del node.users[TWO]
     assert node.recover() is Health.HEALTHY
@@ -254,7 +255,7 @@ def test_reading_is_classified_by_the_policy(
     node.clock.at_s += 2
     node.observe()
     assert node.health() is state
-    assert cause in node.inventory.health.cause(ONE)
+    assert cause in in_full(node.inventory.health.cause(ONE))
     assert node.health(TWO) is Health.HEALTHY
 
 

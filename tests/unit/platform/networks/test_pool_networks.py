@@ -15,7 +15,7 @@ from tests.unit.platform.networks.people import ANN, EVE, GUEST, LONER, PEOPLE, 
 
 from calabash.adapters.store import Store, open_store
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, NetworkName
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Tenant
 from calabash.net.objects.specs import decode
@@ -155,8 +155,9 @@ def test_objects_of_the_provider_network_need_an_administrator(networks: Network
 
 def test_refusals_do_not_contain_names_of_objects_of_other_tenants(networks: NetworkStore) -> None:
     red(networks)
-    port, vpc = mention(Mentioned.NETWORK, "red/a/web1"), mention(Mentioned.NETWORK, "red")
-    message, hint = f"10.9.0.1 is taken by port {port} of VPC {vpc}, asked red/a", f"see {vpc}"
+    port, vpc = NetworkName("red/a/web1"), NetworkName("red")
+    message = Message("10.9.0.1 is taken by port {port} of VPC {vpc}, asked red/a", port=port, vpc=vpc)
+    hint = Message("see {vpc}", vpc=vpc)
     error = CalabashError(message, reason=Reason.CONFLICT, hint=hint)
     told = networks.rights.redacted_error(EVE, networks.state().kept, error)
     assert told.message == "10.9.0.1 is taken by port (another's) of VPC (another's), asked red/a"

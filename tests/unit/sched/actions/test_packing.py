@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.examples import examples
 
+from calabash.model.messages import in_full
 from calabash.sched.actions.packing import pack
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
@@ -152,7 +153,7 @@ def test_explanation_says_that_not_all_placements_of_a_gang_were_tried() -> None
         scheduler.submit(request)
     assert not [d for d in scheduler.cycle(0.0) if isinstance(d, Bind)]
     assert scheduler.state.cut
-    assert "not all ways to place them together were tried" in scheduler.explain("m0", 0.0).summary
+    assert "not all ways to place them together were tried" in in_full(scheduler.explain("m0", 0.0).summary)
 
 
 def test_failed_search_leaves_the_transaction_unchanged() -> None:

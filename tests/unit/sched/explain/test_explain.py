@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.model.units import parse_memory_mib
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.device_choice import choose_devices
@@ -120,7 +121,7 @@ def check(seed: int) -> int:
     assert verdict.dominant is not None
     changes = changes_for(cluster, shape)
     for change in changes:
-        assert CompiledShape(cluster, apply(shape, change)).fitting().any(), f"seed {seed}: {change}"
+        assert CompiledShape(cluster, apply(shape, in_full(change))).fitting().any(), f"seed {seed}: {change}"
     return len(changes)
 
 

@@ -23,7 +23,7 @@ from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.model.device import OUT_OF_SERVICE, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import redacted
+from calabash.model.messages import redacted
 from calabash.node.agent import NodeAgent
 from calabash.node.membership.container import is_of_claim
 from calabash.node.snapshot import NodeSnapshot

@@ -22,7 +22,7 @@ from calabash.kubernetes.node_plugin.claims.status import claim_status
 from calabash.kubernetes.node_plugin.claims.store import known_claim
 from calabash.model.device import DeviceUuid, Health
 from calabash.model.errors import CalabashError
-from calabash.model.mentions import redacted
+from calabash.model.messages import redacted
 from calabash.node.agent import NodeAgent
 from calabash.node.membership.container import claim_allocation
 

@@ -25,7 +25,7 @@ from calabash.kubernetes.objects.visibility import for_namespace
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, PodReference, RequestName, Text, joined
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.node.audit.process_census import describe_process
 from calabash.node.membership.container import container_allocation
@@ -36,8 +36,8 @@ from calabash.sharing.registry import fits
 
 WHOLE = GpuRequest(mode=EXCLUSIVE.name)
 _NAMED_MAX = 8
-Promised = Mapping[DeviceUuid, str]
-"""Devices in plans of pods, each with the mention of a pod."""
+Promised = Mapping[DeviceUuid, PodReference]
+"""Devices in plans of pods, each with the name of a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Spare:
     """
 
     devices: tuple[Device, ...]
-    others: Mapping[DeviceUuid, str]
+    others: Mapping[DeviceUuid, Text]
 
 
 def spare_cards(states: Sequence[DeviceSnapshot], promised: Promised, but: Collection[AllocationId] = ()) -> Spare:
@@ -68,19 +68,22 @@ def spare_cards(states: Sequence[DeviceSnapshot], promised: Promised, but: Colle
     )
 
 
-def _why_not(state: DeviceSnapshot, promised: Promised, but: Collection[AllocationId]) -> str:
+def _why_not(state: DeviceSnapshot, promised: Promised, but: Collection[AllocationId]) -> Text:
     device = state.device
     if device.health is not Health.HEALTHY:
-        return f"is {device.health}: {state.cause}" if state.cause else f"is {device.health}"
+        cause = Message("is {health}: {cause}", health=device.health, cause=state.cause)
+        return cause if state.cause else f"is {device.health}"
     if state.orphans:
-        return f"is used by {mention(Mentioned.REQUEST, state.orphans[0])}, which the journal does not know"
+        return Message(
+            "is used by {allocation}, which the journal does not know", allocation=RequestName(state.orphans[0])
+        )
     if state.unmanaged:
-        return f"is in use: {describe_process(state.unmanaged[0])} without a slice"
+        return Message("is in use: {process} without a slice", process=describe_process(state.unmanaged[0]))
     held = [name for name in state.allocations if name not in but]
     if held:
         return "is held whole" if state.mode == EXCLUSIVE.name else f"has {len(held)} of others on it ({state.mode})"
     if device.uuid in promised:
-        return f"is planned for pod {promised[device.uuid]}"
+        return Message("is planned for pod {pod}", pod=promised[device.uuid])
     answer = fits(device, *state.beside(but), WHOLE)
     return answer.message if isinstance(answer, Misfit) else ""
 
@@ -218,11 +221,15 @@ def _require_one_language(pod: Pod, container: str) -> None:
 
 def _no_room(pod: Pod, container: str, count: int, states: Sequence[DeviceSnapshot], spare: Spare) -> CalabashError:
     namespace = pod.metadata.namespace
-    why = [f"device {s.device.index} {spare.others[s.device.uuid]}" for s in states if s.device.uuid in spare.others]
+    why = [
+        Message("device {device} {why}", device=s.device.index, why=spare.others[s.device.uuid])
+        for s in states
+        if s.device.uuid in spare.others
+    ]
     more = f"; and {len(why) - _NAMED_MAX} more" if len(why) > _NAMED_MAX else ""
     return CalabashError(
         f"container {container} of pod {namespace}/{pod.metadata.name} asks for {count} whole devices,"
-        f" {len(spare.devices)} of {len(states)} are free: {for_namespace('; '.join(why[:_NAMED_MAX]), namespace)}{more}",
+        f" {len(spare.devices)} of {len(states)} are free: {for_namespace(joined('; ', why[:_NAMED_MAX]), namespace)}{more}",
         reason=Reason.NO_CAPACITY,
         hint="the container starts when devices are free; or delete the pod, so that its controller creates another",
     )

@@ -32,7 +32,7 @@ from calabash.kubernetes.objects.names import GROUP, VERSION
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, Health
 from calabash.model.errors import Reason
-from calabash.model.mentions import unmarked
+from calabash.model.messages import in_full
 from calabash.node.membership.container import is_of_claim
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.sharing.registry import SHARING_MODES
@@ -233,7 +233,7 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, f
         numa_node=device.numa_node,
         pci_bus_id=device.pci_bus_id,
         nvlink_peers=tuple(device.nvlink_peers),
-        reason="" if healthy else unmarked(state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
+        reason="" if healthy else in_full(state.cause or refusal or device.health.value)[:_REASON_CHARACTERS_MAX],
         state="" if device.health is Health.HEALTHY else device.health.value,
         order=facts.orders.get(device.uuid),
         modes=(device.pinned,) if device.pinned else POD_MODES,

@@ -19,7 +19,7 @@ from calabash.binder.local.machine import Stop, Wait
 from calabash.kubernetes.objects.names import GPUS
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.objects.visibility import budget_mention, pod_mention, pod_mentions
+from calabash.kubernetes.objects.visibility import budget_reference, pod_reference, pod_references
 from calabash.kubernetes.planner.decide.pods import Pods
 from calabash.kubernetes.planner.decide.relocations import Relocations
 from calabash.kubernetes.planner.state.affinity import alternatives
@@ -35,6 +35,7 @@ from calabash.kubernetes.planner.state.facts import (
 )
 from calabash.kubernetes.planner.state.store import SETTLED, UNBOUND, PodEntry, PodStore, Stage, devices_of
 from calabash.model.errors import Reason
+from calabash.model.messages import Message, PodReference, Text, joined
 from calabash.sched import OTHER_MODEL, Explanation
 
 PROTECTED_S = 60.0
@@ -79,7 +80,7 @@ class Decisions:
                 store.set_reason(
                     entry,
                     decision.reason,
-                    _shown_explanation(store, entry, decision.explanation) + _unready(store) + note,
+                    joined("", (_text_of(entry, decision.explanation), _unready(store), note)),
                 )
         self._release_broken_gangs()
 
@@ -229,11 +230,12 @@ class Decisions:
             return False
         entry.stage = Stage.PLACED
         store.placed[entry.facts.uid] = None
-        names = pod_mentions(store.entries[a].pod for a in entry.after)
+        pods = pod_references(store.entries[a].pod for a in entry.after)
         moved = any(uid in self._relocations for uid in entry.after)
-        what = f"{names}, moved to make room for it," if moved else names
+        what = Message("{pods}, moved to make room for it,", pods=pods) if moved else pods
         reason = Reason.WAITS_FOR_MOVE if moved else Reason.NO_CAPACITY
-        store.set_reason(entry, reason, f"planned on {plan.node}, and waits for {what} to end there")
+        message = Message("planned on {node}, and waits for {pods} to end there", node=plan.node, pods=what)
+        store.set_reason(entry, reason, message)
         return True
 
     def _apply_move(self, entry: PodEntry, move: MoveBundle, now_s: float) -> None:
@@ -246,9 +248,12 @@ class Decisions:
             if kept
             else "away"
         )
-        self._evict(entry, Reason.MOVED, f"moved from {entry.node} {where}, to make room for {self._mention(move.by)}")
+        message = Message(
+            "moved from {node} {where}, to make room for {by}", node=entry.node, where=where, by=self._pod(move.by)
+        )
+        self._evict(entry, Reason.MOVED, message)
 
-    def _evict(self, entry: PodEntry, reason: Reason, message: str, *, owed: bool = False) -> None:
+    def _evict(self, entry: PodEntry, reason: Reason, message: Text, *, owed: bool = False) -> None:
         """Request the eviction of a pod and of the other pods that use its claims.
 
         All must be evicted, because the devices of a claim are free only when no pod uses it. ``owed``: the devices are
@@ -256,27 +261,29 @@ class Decisions:
         """
         entry.stage = Stage.EVICTED
         grace_s = self._pods.requests.eviction_grace_s(entry)
-        self._store.add_action(EvictPod(pod=entry.pod, reason=reason, message=message, grace_max_s=grace_s, owed=owed))
+        text = self._store.text_for(entry.pod, message)
+        self._store.add_action(EvictPod(pod=entry.pod, reason=reason, message=text, grace_max_s=grace_s, owed=owed))
         _evict_sharers(self._store, entry, reason, message, grace_s=grace_s, owed=owed)
 
-    def _mention(self, uid: str) -> str:
+    def _pod(self, uid: str) -> PodReference:
         entry = self._store.entries.get(uid)
-        return pod_mention(entry.pod if entry is not None else None)
+        return pod_reference(entry.pod if entry is not None else None)
 
     def _apply_stop(self, entry: PodEntry, stop: Stop) -> None:
         """Evict a victim that is bound or has allocated claims; any other victim loses its plan and waits again."""
         store = self._store
-        by = self._mention(stop.by)
+        by = self._pod(stop.by)
         if entry.stage in SETTLED or store.claims.has_allocated(entry.facts.uid):
             store.scheduler.finished(entry.id)  # its replacement is another pod
             if entry.stage is not Stage.EVICTED:  # else it was moved in the same cycle
-                self._evict(
-                    entry, stop.reason, f"evicted from {entry.node} for {by} ({stop.reason.value})", owed=stop.owed
+                message = Message(
+                    "evicted from {node} for {by} ({reason})", node=entry.node, by=by, reason=stop.reason.value
                 )
+                self._evict(entry, stop.reason, message, owed=stop.owed)
         else:
             store.set_waiting(entry)
             store.newcomers.pop(entry.id, None)  # the current decision has included it already
-            store.set_reason(entry, stop.reason, f"its planned devices went to {by} before it started")
+            store.set_reason(entry, stop.reason, Message("its planned devices went to {by} before it started", by=by))
 
     def _release_broken_gangs(self) -> None:
         """Withdraw all plans of gangs that lost a member's plan and are now short of planned members.
@@ -318,12 +325,15 @@ class Decisions:
                     self._pods.adopt(entry, entry.plan, now_s)
 
 
-def _evict_sharers(store: PodStore, entry: PodEntry, reason: Reason, message: str, *, grace_s: int, owed: bool) -> None:
+def _evict_sharers(
+    store: PodStore, entry: PodEntry, reason: Reason, message: Text, *, grace_s: int, owed: bool
+) -> None:
     for uid in store.claims.sharers(entry.facts.uid):
         other = store.entries.get(uid)
         if other is not None and other.stage is not Stage.EVICTED and (other.facts.node or other.facts.rides):
             other.stage = Stage.EVICTED
-            text = f"{message}; it uses claims of {pod_mention(entry.pod)}"
+            both = Message("{eviction}; it uses claims of {pod}", eviction=message, pod=pod_reference(entry.pod))
+            text = store.text_for(other.pod, both)
             store.add_action(EvictPod(pod=other.pod, reason=reason, message=text, grace_max_s=grace_s, owed=owed))
 
 
@@ -368,30 +378,30 @@ def plan_of(entry: PodEntry, start: StartBundle, plan_id: str) -> PodPlan:
     )
 
 
-def _shown_explanation(store: PodStore, entry: PodEntry, explanation: Explanation) -> str:
-    """Return the explanation for users: device kinds are shown as models, and names of pods and queues are marked."""
-    assert entry.bundle is not None
-    text = text_of(explanation, chose_models=bool(entry.bundle.request.selector.models))
-    return store.scheduler.kinds.with_model_names(text)
-
-
-def _kept_text(victim: PodName, reader: str, message: str) -> str:
+def _kept_text(victim: PodName, reader: str, message: str) -> Message:
     """Return the explanation of a refused eviction for users of the namespace ``reader``.
 
     The API server's message names the victim's disruption budget. Users of other namespaces get a text without it.
     """
-    why = message if victim.namespace == reader else budget_mention(victim.namespace, "")
-    return f"{pod_mention(victim)} may not be evicted now: {why}"
+    template, pod = "{pod} may not be evicted now: {why}", pod_reference(victim)
+    if victim.namespace == reader:
+        return Message(template, pod=pod, why=message)
+    return Message(template, pod=pod, why=budget_reference(victim.namespace, ""))
 
 
-def text_of(explanation: Explanation, *, chose_models: bool) -> str:
+def _text_of(entry: PodEntry, explanation: Explanation) -> Text:
     """Return an explanation in one line: which amounts are missing, and which change of the request would help.
 
-    Args:
-        chose_models: the pod names device models. If it does not, every suitable model was considered already, so the
-            suggestion to choose another model is left out.
+    If the pod names no device models, every suitable model was considered already, so the suggestion to choose another model
+    is left out.
     """
-    causes = "; ".join(f"{cause.nodes}: {cause.text}" for cause in explanation.causes[:3])
-    helps = [change for change in explanation.changes if chose_models or not change.startswith(OTHER_MODEL)]
-    changes = "; ".join(helps[:2])
-    return ". ".join(filter(None, (explanation.summary, causes, f"hint: {changes}" if changes else "")))
+    assert entry.bundle is not None
+    chose_models = bool(entry.bundle.request.selector.models)
+    causes = (Message("{nodes}: {cause}", nodes=cause.nodes, cause=cause.text) for cause in explanation.causes[:3])
+    helps = [change for change in explanation.changes if chose_models or not _suggests_another_model(change)]
+    hint = Message("hint: {changes}", changes=joined("; ", helps[:2])) if helps else ""
+    return joined(". ", (explanation.summary, joined("; ", causes), hint))
+
+
+def _suggests_another_model(change: Text) -> bool:
+    return isinstance(change, Message) and change.template == OTHER_MODEL

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from calabash.binder.cluster.upkeep import set_evictable
-from calabash.kubernetes.objects.visibility import budget_mention
+from calabash.kubernetes.objects.visibility import budget_reference
 from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.state.store import PodEntry, PodStore
+from calabash.model.messages import BudgetReference, Message, Names, Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Budgets:
     def __init__(self) -> None:
         self._by_namespace: dict[str, dict[str, BudgetFacts]] = {}
         self._stale: set[str] = set()
-        self._protected: dict[str, str] = {}
+        self._protected: dict[str, BudgetReference] = {}
 
     def put(self, budget: BudgetFacts) -> None:
         """Insert or update a budget.
@@ -88,20 +89,20 @@ class Budgets:
         if not there:
             self._by_namespace.pop(namespace, None)
 
-    def blocking_budget(self, pod: PodFacts) -> str:
-        """Return the budget that forbids to evict the pod now, in the form used in messages; "" if none does.
+    def blocking_budget(self, pod: PodFacts) -> BudgetReference | None:
+        """Return the budget that forbids to evict the pod now; None if none does.
 
         If several budgets cover the pod, the API server never evicts it. The result then names no single budget.
         """
         there = self._by_namespace.get(pod.namespace)
         if not there:
-            return ""
+            return None
         found = [budget for budget in there.values() if budget.covers(pod)]
         if len(found) > 1:
-            return budget_mention(pod.namespace, "")  # the API server then evicts none of its pods
+            return budget_reference(pod.namespace, "")  # the API server then evicts none of its pods
         if found and found[0].allowed <= 0:
-            return budget_mention(pod.namespace, found[0].name)
-        return ""
+            return budget_reference(pod.namespace, found[0].name)
+        return None
 
     # ---- the store -------------------------------------------------------------------------------------------------
 
@@ -131,7 +132,7 @@ class Budgets:
         """Delete the record that a deleted pod is protected."""
         self._protected.pop(uid, None)
 
-    def protected_victims_note(self, store: PodStore, entry: PodEntry) -> str:
+    def protected_victims_note(self, store: PodStore, entry: PodEntry) -> Text:
         """Return a sentence that counts the protected pods which could otherwise be evicted for a waiting pod.
 
         Returns "" if there are none.
@@ -140,8 +141,8 @@ class Budgets:
         if bundle is None or not self._protected:
             return ""
         tree, mine = store.scheduler.scheduler.tree, bundle.request
-        by: dict[str, int] = {}
-        for uid, text in self._protected.items():
+        by: dict[BudgetReference, int] = {}
+        for uid, budget in self._protected.items():
             other = store.entries.get(uid)
             if other is None or other.bundle is None:
                 continue
@@ -154,18 +155,21 @@ class Budgets:
             else:
                 could = False
             if could:
-                by[text] = by.get(text, 0) + 1
+                by[budget] = by.get(budget, 0) + 1
         if not by:
             return ""
-        whose = ", ".join(sorted(by))
-        return f". {sum(by.values())} pods that could be evicted are protected now: {whose}"
+        return Message(
+            ". {pods} pods that could be evicted are protected now: {budgets}",
+            pods=sum(by.values()),
+            budgets=Names(tuple(sorted(by, key=lambda budget: budget.value))),
+        )
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _mark(self, store: PodStore, entry: PodEntry, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
         """Tell the scheduler whether the pod may be evicted, and whether a disruption budget guards it."""
         kept = self.blocking_budget(entry.facts)
-        if kept:
+        if kept is not None:
             self._protected[entry.facts.uid] = kept
         else:
             self._protected.pop(entry.facts.uid, None)

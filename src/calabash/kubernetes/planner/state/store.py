@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from calabash.binder.cluster.bundle import Bundle
@@ -31,9 +31,10 @@ from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.visibility import for_namespace
 from calabash.kubernetes.planner.state.claims import Claims
 from calabash.kubernetes.planner.state.deferrals import Deferrals
-from calabash.kubernetes.planner.state.facts import Action, EvictPod, PodFacts, Report, SweepPod, UngatePod
+from calabash.kubernetes.planner.state.facts import Action, PodFacts, Report, UngatePod
 from calabash.kubernetes.planner.state.gang_permits import GangName, GangPermits
 from calabash.model.errors import Reason
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId
 
 
@@ -156,9 +157,7 @@ class PodStore:
         self._deleted: dict[str, None] = {}
 
     def add_action(self, action: Action) -> None:
-        """Append an action. Messages of evictions and deletions are redacted for users of the pod's namespace."""
-        if isinstance(action, EvictPod | SweepPod):
-            action = replace(action, message=self._readable(action.pod, action.message))
+        """Append an action."""
         self._actions.append(action)
 
     def take_actions(self) -> list[Action]:
@@ -226,7 +225,7 @@ class PodStore:
             self.permits.remove_member(entry.facts.uid, entry.gang)
         self.entries.pop(entry.facts.uid, None)
 
-    def set_aside(self, entry: PodEntry, reason: Reason, message: str) -> None:
+    def set_aside(self, entry: PodEntry, reason: Reason, message: Text) -> None:
         """Set the stage ASIDE: the pod is in no queue until it changes or an object that it needs changes."""
         entry.stage = Stage.ASIDE
         entry.after = frozenset()
@@ -234,7 +233,7 @@ class PodStore:
         if not entry.facts.leaving:
             self.set_reason(entry, reason, message)
 
-    def withdraw_plan(self, entry: PodEntry, reason: Reason, message: str) -> None:
+    def withdraw_plan(self, entry: PodEntry, reason: Reason, message: Text) -> None:
         """Withdraw a plan that cannot be used: free its devices and set the pod aside.
 
         A gang without a bound member then loses the plans of its other members as well (``broken_gangs``).
@@ -251,11 +250,11 @@ class PodStore:
         self.set_plan(entry, None)
         self.set_aside(entry, reason, message)
 
-    def refuse_held_binding(self, entry: PodEntry, message: str) -> None:
+    def refuse_held_binding(self, entry: PodEntry, message: Text) -> None:
         """Refuse the pod's binding request if it is held for its gang; kube-scheduler gets ``message`` as reason."""
         if entry.gang is not None and self.permits.holds(entry.facts.uid, entry.gang):
             self.permits.cancel_hold(entry.facts.uid, entry.gang)
-            self.refusals.append((entry.facts.uid, message))
+            self.refusals.append((entry.facts.uid, self.text_for(entry.pod, message)))
 
     def set_riding(self, entry: PodEntry) -> None:
         """Set the stage RIDING and add the action that removes the gate.
@@ -287,14 +286,14 @@ class PodStore:
         self.aside.pop(entry.facts.uid, None)
         self.newcomers[entry.id] = None
 
-    def set_reason(self, entry: PodEntry, reason: Reason | None, message: str) -> None:
+    def set_reason(self, entry: PodEntry, reason: Reason | None, message: Text) -> None:
         """Set why the pod waits (None: it does not wait), to be reported by ``add_due_reports``.
 
-        The message is redacted for users of the pod's namespace.
+        The message is rendered for users of the pod's namespace.
         """
-        message = self._readable(entry.pod, message)
-        if (entry.reason, entry.message) != (reason, message):
-            entry.reason, entry.message = reason, message
+        text = self.text_for(entry.pod, message)
+        if (entry.reason, entry.message) != (reason, text):
+            entry.reason, entry.message = reason, text
             if reason is not None or entry.reported is not None:
                 self._unreported.setdefault(entry.facts.uid, math.inf)
             else:
@@ -318,8 +317,8 @@ class PodStore:
             own = bool(entry.facts.node) or entry.own_condition
             self.add_action(Report(pod=entry.pod, reason=reason, message=message, own_condition=own))
 
-    def _readable(self, pod: PodName, message: str) -> str:
-        """Return the message without names that users of the pod's namespace may not read."""
+    def text_for(self, pod: PodName, message: Text) -> str:
+        """Return the text of a message without names that users of the pod's namespace may not read."""
 
         def pod_of(uid: str) -> PodName | None:
             found = self.entries.get(uid)

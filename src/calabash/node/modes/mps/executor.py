@@ -13,6 +13,7 @@ from calabash.adapters.gpu.nvidia.mps import find_program
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Text
 from calabash.model.units import MIB
 from calabash.node.modes.compute_modes import ComputeModes
 from calabash.node.modes.mps.daemon import Share
@@ -85,7 +86,7 @@ class MpsExecutor(ViewOnly):
         )
         return Edits(environment=environment, mounts=mounts, device_nodes=service.served.nodes)
 
-    def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
+    def warnings(self, record: AllocationRecord) -> tuple[Text, ...]:
         note = self._services.notes.get(record.id)
         return (note,) if note else ()
 

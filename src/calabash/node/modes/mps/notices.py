@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from calabash.adapters.gpu.library import DriverFiles
 from calabash.model.errors import Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, RequestName, Text
 from calabash.model.request import AllocationId
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.policy import EVENT_OF, FaultClass, MpsRules
@@ -34,11 +34,11 @@ class ServiceTools:
 
     name: str
     allocation_of: Callable[[int], AllocationId | None]
-    record_event: Callable[[str, str, str, str], None]
+    record_event: Callable[[str, str, str, Text], None]
     environment: Mapping[str, str]
     files: DriverFiles
-    set_note: Callable[[AllocationId, str], None]
-    health_event: Callable[[HealthEvent, str, Collection[AllocationId]], None]
+    set_note: Callable[[AllocationId, Text], None]
+    health_event: Callable[[HealthEvent, Text, Collection[AllocationId]], None]
     rules: MpsRules
 
 
@@ -47,14 +47,14 @@ class ServiceNotices:
 
     def __init__(self, tools: ServiceTools) -> None:
         self._tools = tools
-        self._waiting: deque[tuple[HealthEvent, str, frozenset[AllocationId]]] = deque()
+        self._waiting: deque[tuple[HealthEvent, Text, frozenset[AllocationId]]] = deque()
 
     def report(self) -> None:
         """Deliver the queued health events in order."""
         while self._waiting:
             self._tools.health_event(*self._waiting.popleft())
 
-    def report_failure(self, kind: str, hit: Mapping[AllocationId, list[int]], cause: str) -> None:
+    def report_failure(self, kind: str, hit: Mapping[AllocationId, list[int]], cause: Text) -> None:
         """Notify the affected allocations of a fault or a death, and queue the health event.
 
         Args:
@@ -64,14 +64,18 @@ class ServiceNotices:
         """
         name = self._tools.name
         for allocation, pids in hit.items():
-            message = (
-                f"{cause} on {name} and affected client{'s' if len(pids) > 1 else ''}"
-                f" {', '.join(map(str, sorted(pids)))}: all their CUDA calls fail, new programs are served"
+            message = Message(
+                "{cause} on {service} and affected client{s} {pids}: all their CUDA calls fail, new programs are served",
+                cause=cause,
+                service=name,
+                s="s" if len(pids) > 1 else "",
+                pids=", ".join(map(str, sorted(pids))),
             )
             self._tools.set_note(allocation, message)
             self._tools.record_event(kind, Reason.NEIGHBOUR_FAULT, allocation, message)
         if not hit:
-            self._tools.record_event(kind, Reason.NEIGHBOUR_FAULT, "", f"{cause} on {name} and affected no client")
+            message = Message("{cause} on {service} and affected no client", cause=cause, service=name)
+            self._tools.record_event(kind, Reason.NEIGHBOUR_FAULT, "", message)
         event = event_of(self._tools.rules.client_fault if kind == "mps_fault" else self._tools.rules.daemon_died)
         if event is not None:
             self._waiting.append((event, cause, frozenset(hit)))
@@ -79,14 +83,10 @@ class ServiceNotices:
     def report_fault(self, culprit: int, clients: Clients) -> None:
         """Notify all clients of a fatal fault of one of them; -1 if it is not known which."""
         whose = clients.owner_of(culprit)
-        by = (
-            f"allocation {mention(Mentioned.REQUEST, whose)} (process {culprit})"
-            if whose
-            else f"process {culprit}"
-            if culprit > 0
-            else "a client"
-        )
-        self.report_failure("mps_fault", clients.by_allocation(), f"a fatal fault of {by} occurred")
+        by: Text = f"process {culprit}" if culprit > 0 else "a client"
+        if whose:
+            by = Message("allocation {allocation} (process {pid})", allocation=RequestName(whose), pid=culprit)
+        self.report_failure("mps_fault", clients.by_allocation(), Message("a fatal fault of {by} occurred", by=by))
 
     def report_recovery(self, message: str) -> None:
         """Report that programs are served again, and queue the health events of the recovery."""
@@ -95,11 +95,12 @@ class ServiceNotices:
 
     def report_unadmitted(self, pid: int, whose: AllocationId | None, owner: AllocationId) -> None:
         """Report a client that joined while the share of another allocation was set, and was terminated."""
-        shown = mention(Mentioned.REQUEST, owner)
-        self._tools.record_event(
-            "mps_slipped_in", Reason.NOT_PERMITTED, whose or "",
-            f"client {pid} joined while the share of allocation {shown} was set, and was terminated",
-        )  # fmt: skip
+        message = Message(
+            "client {pid} joined while the share of allocation {allocation} was set, and was terminated",
+            pid=pid,
+            allocation=RequestName(owner),
+        )
+        self._tools.record_event("mps_slipped_in", Reason.NOT_PERMITTED, whose or "", message)
 
     def report_mismatch(self, allocation: AllocationId, how: str) -> None:
         """Report a difference between the share of an allocation and the share that it got, and note it."""

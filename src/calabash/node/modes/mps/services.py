@@ -20,6 +20,7 @@ from calabash.adapters.host.processes import Process, alive, send_signal
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId
 from calabash.node.health.conditions import HealthEvent, Need
 from calabash.node.modes.mps.daemon import Share
@@ -90,7 +91,7 @@ class Services:
     """
 
     def __init__(self, tools: NodeTools) -> None:
-        self.notes: dict[AllocationId, str] = {}
+        self.notes: dict[AllocationId, Text] = {}
         self._tools = tools
         self._lock = threading.Lock()
         self._services: dict[Place, CardService] = {}
@@ -204,7 +205,7 @@ class Services:
     def _made(self, served: Served) -> CardService:
         """Create and register a service. Called with the lock held."""
 
-        def happened(event: HealthEvent, cause: str, tenants: Collection[AllocationId]) -> None:
+        def happened(event: HealthEvent, cause: Text, tenants: Collection[AllocationId]) -> None:
             self._tools.part_happened(served.card, served.part, event, cause, tenants)
 
         tools = ServiceTools(
@@ -223,7 +224,7 @@ class Services:
         self._services[served.place] = service
         return service
 
-    def _note(self, allocation: AllocationId, note: str) -> None:
+    def _note(self, allocation: AllocationId, note: Text) -> None:
         """Set the note of an allocation. The last ``NOTES_MAX`` are kept, also after the allocations have ended."""
         self.notes = dict(list(self.notes.items())[-NOTES_MAX:]) | {allocation: note}
 

@@ -15,7 +15,7 @@ from calabash.adapters.host.pci.devices import PciDevice
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import Mentioned, mention
+from calabash.model.messages import Message, RequestName
 from calabash.model.request import Slice
 from calabash.node.devices.inventory import Inventory
 from calabash.node.modes.passthrough.machine import PLAIN, Machine
@@ -46,8 +46,11 @@ class DeviceAttacher:
         for given in self._attachments.all():
             if given.device == device.uuid and (given.kind is GivenKind.CARD or not part.vf):
                 raise CalabashError(
-                    f"device {device.index} is attached for allocation {mention(Mentioned.REQUEST, given.allocation)},"
-                    " or is being detached from there",
+                    Message(
+                        "device {device} is attached for allocation {allocation}, or is being detached from there",
+                        device=device.index,
+                        allocation=RequestName(given.allocation),
+                    ),
                     reason=Reason.NO_CAPACITY,
                     hint="see `calabash vm list`",
                 )

@@ -13,6 +13,7 @@ import structlog
 
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message, Text
 from calabash.node.devices.inventory import Inventory
 from calabash.node.modes.passthrough.machine import Machine
 from calabash.node.modes.passthrough.records import Given, GivenDevices, GivenKind
@@ -44,8 +45,8 @@ class DeviceDetacher:
         self._machine = machine
         self._changing = changing
         self._ended: set[str] = set()
-        self._failures: list[str] = []
-        self._reported: dict[str, str] = {}
+        self._failures: list[Text] = []
+        self._reported: dict[str, Text] = {}
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -70,9 +71,7 @@ class DeviceDetacher:
                         self._detach_one(given)
                     self._reported.pop(given.name, None)
                 except (CalabashError, OSError) as error:
-                    self._report_failure(
-                        given, error.marked_message if isinstance(error, CalabashError) else str(error)
-                    )
+                    self._report_failure(given, error.message_text if isinstance(error, CalabashError) else str(error))
                 except Exception:
                     log.exception("a device could not be detached; it is tried again", device=given.name)
             with self._lock:
@@ -82,10 +81,10 @@ class DeviceDetacher:
                     return
             self._stopped.wait(_TRY_AGAIN_S)
 
-    def _report_failure(self, given: Given, message: str) -> None:
+    def _report_failure(self, given: Given, message: Text) -> None:
         if self._reported.get(given.name) != message:
             self._reported[given.name] = message
-            self._failures.append(f"{given.name} is not detached yet: {message}")
+            self._failures.append(Message("{device} is not detached yet: {why}", device=given.name, why=message))
             log.warning("a device is not detached yet", device=given.name, why=message)
 
     def _detach_one(self, given: Given) -> None:
@@ -116,7 +115,7 @@ class DeviceDetacher:
         with self._inventory.lent.quiet(), machine.apart(card) if card is not None else nullcontext():
             machine.vfio.give_back(given.name, given.driver)
 
-    def failures(self) -> list[str]:
+    def failures(self) -> list[Text]:
         """Return the reasons why devices could not be detached yet; each one once."""
         told, self._failures = self._failures, []
         return told

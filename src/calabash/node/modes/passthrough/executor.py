@@ -16,6 +16,7 @@ from pathlib import Path
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId
 from calabash.node.modes.passthrough.attach import DeviceAttacher
 from calabash.node.modes.passthrough.detach import DeviceDetacher
@@ -152,7 +153,7 @@ class PassthroughExecutor(ViewOnly):
         known = {record.id for record in held}
         self._detaching.detach({given.allocation for given in self._attachments.all()} - known)
 
-    def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
+    def verify(self, held: Sequence[AllocationRecord]) -> Sequence[Text]:
         """Return the reasons why devices could not be detached yet; each one once.
 
         Every ``OFFER_EVERY_S`` the virtual GPU profiles are updated, because an operator may have created functions or changed

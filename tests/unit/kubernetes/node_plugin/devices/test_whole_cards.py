@@ -34,6 +34,7 @@ from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.objects.names import GPUS, SCHEDULER
 from calabash.model.device import OUT_OF_SERVICE, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import PodReference
 from calabash.model.request import AllocationId
 from calabash.node.membership.container import container_allocation
 from calabash.node.processes.unmanaged import UnmanagedProcess
@@ -250,7 +251,7 @@ def test_cards_that_are_chosen_are_so_many_and_had_nobody(uses: list[str], count
             agent.hold(f"on-{card.uuid}", card.uuid, "vgpu" if use == "slice" else "exclusive")
         elif use == "ill":
             agent.health[card.uuid] = Health.SUSPECT
-    promised = {card.uuid: "team/p" for card, use in zip(CARDS, uses, strict=True) if use == "promised"}
+    promised = {card.uuid: PodReference("team/p") for card, use in zip(CARDS, uses, strict=True) if use == "promised"}
     states = agent.devices()
     spare = spare_cards(states, promised).devices
     idle = [card.uuid for card, use in zip(CARDS, uses, strict=True) if use == "idle"]

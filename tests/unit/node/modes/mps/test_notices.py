@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.unit.node.mps_world import ONE, TWO, Told
 
-from calabash.model.mentions import unmarked
+from calabash.model.messages import in_full
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.policy import FaultClass, MpsRules
 from calabash.node.modes.mps.daemon import Clients
@@ -21,15 +21,13 @@ def test_affected_allocations_are_told_their_clients_and_the_faulting_allocation
     news.report_fault(7, clients)
     events = dict(told.events_of("mps_fault"))
     assert set(events) == {ONE, TWO}
-    assert "a fatal fault of allocation one (process 7) occurred on device 0 and affected clients 8, 9:" in unmarked(
-        events[TWO]
-    )
-    assert told.notes[ONE] == events[ONE]
+    assert "a fatal fault of allocation one (process 7) occurred on device 0 and affected clients 8, 9:" in events[TWO]
+    assert in_full(told.notes[ONE]) == events[ONE]
     assert told.health == []  # not under the locks that are held here
     news.report()
     ((event, cause, tenants),) = told.health
     assert (event, tenants) == (HealthEvent.APP_FAULT, frozenset({ONE, TWO}))
-    assert unmarked(cause).startswith("a fatal fault of allocation one")
+    assert in_full(cause).startswith("a fatal fault of allocation one")
 
 
 @pytest.mark.parametrize(("culprit", "by"), [(-1, "a client"), (55, "process 55")])

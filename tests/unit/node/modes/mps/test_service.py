@@ -12,7 +12,6 @@ from tests.unit.node.mps_world import BOUND_S, ONE, SERVED, TWO, Pretended, Slee
 
 from calabash.adapters.host.processes import identify
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import unmarked
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.modes.mps import daemon as mps_daemon
 from calabash.node.modes.mps import service as mps_service
@@ -158,7 +157,7 @@ def test_client_that_joins_on_the_share_of_another_allocation_is_terminated_and_
     assert own not in card.control.terminated
     told = card.told.events_of("mps_slipped_in")
     assert {allocation for allocation, _ in told} == {TWO, ""}
-    assert all("the share of allocation one was set" in unmarked(message) for _, message in told)
+    assert all("the share of allocation one was set" in message for _, message in told)
 
 
 def test_client_with_a_larger_share_that_joins_without_admission_stays(card: Card) -> None:
@@ -187,7 +186,7 @@ def test_fault_is_reported_to_all_clients_and_service_recovers_after_they_left(c
     card.service.poll()
     told = dict(card.told.events_of("mps_fault"))
     assert set(told) == {ONE, TWO}
-    assert f"allocation one (process {culprit})" in unmarked(told[TWO])
+    assert f"allocation one (process {culprit})" in told[TWO]
     assert str(victim) in told[TWO]
     assert not card.service.serves
     assert [(event, tenants) for event, _, tenants in card.told.health] == [
