@@ -37,16 +37,16 @@ def test_a_network_is_made_and_taken_away_by_clicking(world: World, console: Con
     page, name = console(user), f"{user}s"
     page.get_by_role("link", name="Networks", exact=True).click()
     made = {"label": name, "tenant": "vision", "cidrs": "10.0.0.0/16"}
-    assert f"Network {name} is there" in _filled(page, "New network", made)
-    assert "It is empty" in page.locator("main").inner_text() or "Security groups" in page.locator("main").inner_text()
+    assert f"Network {name} created" in _filled(page, "New network", made)
+    assert "No objects" in page.locator("main").inner_text() or "Security groups" in page.locator("main").inner_text()
     subnet = {"label": "b", "cidrs": "10.0.2.0/24", "dhcp": "on"}
-    assert f"Subnet {name}/b is there" in _filled(page, "New subnet", subnet)
+    assert f"Subnet {name}/b created" in _filled(page, "New subnet", subnet)
     port = {"subnet": "b", "label": "web1", "addresses": "10.0.2.11"}
-    assert f"Port {name}/b/web1 is there" in _filled(page, "New port", port)
+    assert f"Port {name}/b/web1 created" in _filled(page, "New port", port)
     balancer = {"label": "web", "vip": "10.0.2.100", "vip_number": "80", "backends": "b/web1:8080"}
-    assert f"Load balancer {name}/web is there" in _filled(page, "New balancer", balancer)
-    assert f"Gateway {name}/out is there" in _filled(page, "New gateway", {"label": "out"})
-    assert f"Outside address {name}/one is there" in _filled(page, "New outside address", {"label": "one"})
+    assert f"Load balancer {name}/web created" in _filled(page, "New balancer", balancer)
+    assert f"Gateway {name}/out created" in _filled(page, "New gateway", {"label": "out"})
+    assert f"Outside address {name}/one created" in _filled(page, "New outside address", {"label": "one"})
     shown = page.locator("main").inner_text()
     for words in ("10.0.2.11", "10.0.2.100:80", "b/web1:8080", "198.51.100.", "waits"):
         assert words in shown, words
@@ -55,7 +55,7 @@ def test_a_network_is_made_and_taken_away_by_clicking(world: World, console: Con
     row = page.locator("tr", has=page.get_by_role("rowheader", name="one", exact=True))
     with page.expect_navigation():
         row.get_by_role("button", name="Delete").click()
-    assert f"{name}/one is gone" in _said(page)
+    assert f"{name}/one deleted" in _said(page)
     row = page.locator("tr", has=page.get_by_role("rowheader", name="b/web1", exact=True))
     with page.expect_navigation():
         row.get_by_role("button", name="Delete").click()
@@ -63,7 +63,7 @@ def test_a_network_is_made_and_taken_away_by_clicking(world: World, console: Con
     page.goto(f"{_address(world)}/networks/{name}")
     with page.expect_navigation():
         page.locator(".head").get_by_role("button", name="Delete").click()
-    assert f"Network {name} is gone" in _said(page)
+    assert f"Network {name} and all its objects deleted" in _said(page)
     assert name not in {v["name"] for v in world.client.get("/v1/networks/objects?kind=vpc")["items"]}
 
 

@@ -20,10 +20,10 @@ def test_the_administrator_of_a_tenant_sets_a_webhook_tests_it_and_deletes_it(wo
     form = page.get_by_role("dialog")
     form.get_by_label("Name").fill("alerts")
     form.get_by_label("URL").fill("https://localhost:1/hook")
-    form.get_by_label("Of what").fill("budget, over-use")
+    form.get_by_label("Events").fill("budget, over-use")
     form.get_by_role("button", name="Save").click()
     said = page.get_by_role("status").first.inner_text()
-    assert "alerts is set" in said
+    assert "alerts saved" in said
     assert "whsec_" in said
     (made,) = world.client.get("/v1/notifications")["items"]
     assert (made["tenant"], made["target"], made["kinds"]) == (
@@ -37,7 +37,7 @@ def test_the_administrator_of_a_tenant_sets_a_webhook_tests_it_and_deletes_it(wo
     said = page.get_by_role("status").first.inner_text()
     assert "The test failed: localhost may not be reached" in said
     page.get_by_role("button", name="Delete", exact=True).click()
-    assert "alerts is gone" in page.get_by_role("status").first.inner_text()
+    assert "alerts deleted" in page.get_by_role("status").first.inner_text()
     assert world.client.get("/v1/notifications")["items"] == []
 
 

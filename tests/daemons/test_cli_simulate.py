@@ -230,7 +230,7 @@ def test_output_that_cannot_be_written_is_told_before_anything_runs(
     # So many runs that the time limit of a command would be over before a late answer came.
     words = (*openb, "--seeds", "1-3000", "--jobs", "1", "--policy", "fgd")
     terminal.refused(3, *words, "--json", str(tmp_path / "no" / "out.json"))
-    assert "folder" in terminal.refused(2, *words, "--json", str(tmp_path))
+    assert "directory" in terminal.refused(2, *words, "--json", str(tmp_path))
     terminal.refused(2, *words, "--plot", str(tmp_path / "out.bmp"))
 
 

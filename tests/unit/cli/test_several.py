@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
 from typing import Any
@@ -35,7 +36,7 @@ def test_sixty_four_releases_are_in_flight_together_and_are_told_in_the_order_gi
     names = [f"a{number}" for number in range(AT_ONCE)]
     pool = _Pool(AT_ONCE)
     monkeypatch.setattr(view, "client", lambda: pool)
-    done = CliRunner().invoke(view.release, names)
+    done = CliRunner().invoke(copy.copy(view.release), names)  # a command caches its help option
     assert done.exit_code == 0, done.exception
     assert done.stdout.split() == names
     assert pool.asked == {f"/v1/allocations/{name}?force=1": 1 for name in names}

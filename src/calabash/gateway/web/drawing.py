@@ -40,40 +40,40 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldSlice:
     """Slice of a device with its allocation."""
 
     allocation: AllocationView
     part: SliceUseView
 
 
-def held_of(device: DeviceView, allocations: Sequence[AllocationView]) -> list[Held]:
+def held_of(device: DeviceView, allocations: Sequence[AllocationView]) -> list[HeldSlice]:
     """Return the slices of one device."""
-    return [Held(allocation=a, part=s) for a in allocations for s in a.slices if s.device == device.uuid]
+    return [HeldSlice(allocation=a, part=s) for a in allocations for s in a.slices if s.device == device.uuid]
 
 
-def by_device(allocations: Sequence[AllocationView]) -> dict[str, list[Held]]:
+def by_device(allocations: Sequence[AllocationView]) -> dict[str, list[HeldSlice]]:
     """Return all slices by the UUID of their device."""
-    found: dict[str, list[Held]] = {}
+    found: dict[str, list[HeldSlice]] = {}
     for allocation in allocations:
         for part in allocation.slices:
-            found.setdefault(part.device, []).append(Held(allocation=allocation, part=part))
+            found.setdefault(part.device, []).append(HeldSlice(allocation=allocation, part=part))
     return found
 
 
-def _owner(held: Held) -> str:
+def _owner(held: HeldSlice) -> str:
     return held.allocation.tenant or held.allocation.user
 
 
-def memory_lane(device: DeviceView, slices: Sequence[Held]) -> list[Piece]:
+def memory_lane(device: DeviceView, slices: Sequence[HeldSlice]) -> list[Piece]:
     """Return the memory lane of a device: slices from the left, memory of unmanaged processes at the right end.
 
     In the sharing mode with time windows, slices may together have more memory than the device. The width of the lane
     then stands for the sum of the slices instead of the memory of the device.
     """
     sizes = [(h.part.memory_mib - h.part.spill_mib) or device.memory_mib for h in slices]
-    foreign = sum(s.memory_mib for s in device.unmanaged_processes if not s.allocation)
-    scale = max(device.memory_mib, sum(sizes) + foreign, 1)
+    unmanaged = sum(s.memory_mib for s in device.unmanaged_processes if not s.allocation)
+    scale = max(device.memory_mib, sum(sizes) + unmanaged, 1)
     pieces, at = [], 0.0
     for held, size in zip(slices, sizes, strict=True):
         wide = 100.0 * size / scale
@@ -91,16 +91,16 @@ def memory_lane(device: DeviceView, slices: Sequence[Held]) -> list[Piece]:
             )
         )
         at += wide
-    if foreign:
-        wide = 100.0 * foreign / scale
-        title = f"{memory(foreign)} held by processes without a slice"
+    if unmanaged:
+        wide = 100.0 * unmanaged / scale
+        title = f"{memory(unmanaged)} used by processes without a slice"
         pieces.append(
             Piece(at=round(100 - wide, 3), wide=round(wide, 3), used=100, hue=0, label="no slice", title=title)
         )
     return pieces
 
 
-def compute_lane(slices: Sequence[Held]) -> list[Piece]:
+def compute_lane(slices: Sequence[HeldSlice]) -> list[Piece]:
     """Return the compute lane of a device: requested shares from the left, each with its usage in the last second."""
     scale = max(100.0, float(sum(h.part.core_percent for h in slices)))
     pieces, at = [], 0.0
@@ -122,7 +122,7 @@ def compute_lane(slices: Sequence[Held]) -> list[Piece]:
     return pieces
 
 
-def mig_lane(card: MigCardView, slices: Sequence[Held]) -> list[Piece]:
+def mig_lane(card: MigCardView, slices: Sequence[HeldSlice]) -> list[Piece]:
     """Return the lane of a MIG device: each instance at the position of its memory slices."""
     owners = {h.allocation.id: h for h in slices}
     pieces = []

@@ -35,7 +35,7 @@ INVOICES = (
         fields={"name": text, "currency": text, "valid_from": text, **dict.fromkeys((*_MEASURES, "tax"), amount)},
         shaped=_tariff,
         back="/tariffs",
-        said="Tariff {name} is set.",
+        said="Tariff {name} saved.",
     ),
     Form(
         name="invoice-draft",
@@ -43,14 +43,14 @@ INVOICES = (
         endpoint=endpoints.DRAFT_INVOICES,
         fields={"month": text, "tenant": text},
         back="/invoices",
-        said="{month} is drafted.",
+        said="Drafts for {month} created.",
     ),
     Form(
         name="invoice-issue",
         needs="manage-bills",
         endpoint=endpoints.ISSUE_INVOICE,
         back="/invoices/{number}",
-        said="It is issued as {number}.",
+        said="Issued as invoice {number}.",
     ),
     Form(
         name="invoice-credit",
@@ -58,13 +58,13 @@ INVOICES = (
         endpoint=endpoints.CREDIT_INVOICE,
         fields={"amount": amount, "reason": text},
         back="/invoices/{number}",
-        said="Credit note {number} is issued.",
+        said="Credit note {number} issued.",
     ),
     Form(
         name="invoice-void",
         needs="manage-bills",
         endpoint=endpoints.VOID_INVOICE,
         back="/invoices",
-        said="It is taken back.",
+        said="Invoice voided or draft deleted.",
     ),
 )

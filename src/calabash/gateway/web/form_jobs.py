@@ -45,7 +45,7 @@ JOBS = (
             "wait_s": DURATION,
         },
         back="/jobs/{id}",
-        said="Job {id} is started.",
+        said="Job {id} started.",
     ),
     Form(
         name="job-stop",
@@ -62,7 +62,7 @@ JOBS = (
         fields={**_AMOUNTS, **_ACCOUNT, "keep_s": DURATION, "note": text},
         shaped=_reservation,
         back="/workloads/{id}",
-        said="{id} is kept for you.",
+        said="Reservation {id} created.",
     ),
     Form(
         name="keep",
@@ -70,6 +70,6 @@ JOBS = (
         endpoint=endpoints.RENEW_ALLOCATION,
         at=("id",),
         back="/workloads/{id}",
-        said="{id} is kept for that long again.",
+        said="Reservation {id} extended.",
     ),
 )

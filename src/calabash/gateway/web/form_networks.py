@@ -36,7 +36,8 @@ def _balancer(read: Read) -> Read:
         port, _, number = word.rpartition(":")
         if not number.isascii() or not number.isdigit():
             raise CalabashError(
-                f"backend {word[:80]!r} has no port number", hint="like a/web1:8080; separate backends by blanks"
+                f"backend {word[:80]!r} has no port number",
+                hint="write a/web1:8080, for example; separate backends by blanks",
             )
         backends.append({"port": f"{read.get('vpc', '')}/{port}", "number": int(number)})
     checked = {"check": {"kind": "tcp"}} if read.get("check") else {}
@@ -66,28 +67,28 @@ NETWORKS = (
         endpoint=endpoints.PUT_NETWORK_OBJECT,
         fields={"label": text, "cidrs": words, "tenant": text},
         back="/networks/{name}",
-        said="Network {name} is there.",
+        said="Network {name} created.",
         shaped=_object("vpc", _some("cidrs", "tenant")),
     ),
     _form(
-        "subnet", {"cidrs": words, "dhcp": flag, "dns": flag}, _some("cidrs", "dhcp", "dns"), "Subnet {name} is there."
+        "subnet", {"cidrs": words, "dhcp": flag, "dns": flag}, _some("cidrs", "dhcp", "dns"), "Subnet {name} created."
     ),
-    _form("port", {"subnet": text, "addresses": words, "groups": words}, _port, "Port {name} is there."),
+    _form("port", {"subnet": text, "addresses": words, "groups": words}, _port, "Port {name} created."),
     _form(
         "lb",
         {"vip": text, "vip_number": whole, "backends": words, "check": flag},
         _balancer,
-        "Load balancer {name} is there.",
+        "Load balancer {name} created.",
     ),
-    _form("gateway", {"snat": flag, "nfv": flag, "uplink": text}, _gateway, "Gateway {name} is there."),
-    _form("eip", {}, _some(), "Outside address {name} is there."),
+    _form("gateway", {"snat": flag, "nfv": flag, "uplink": text}, _gateway, "Gateway {name} created."),
+    _form("eip", {}, _some(), "Outside address {name} created."),
     Form(
         name="network-delete",
         needs="manage-networks",
         endpoint=endpoints.DELETE_NETWORK_OBJECT,
         query={"name": text},
         back="/networks/{vpc}",
-        said="{name} is gone.",
+        said="{name} deleted.",
     ),
     Form(
         name="network-vpc-delete",
@@ -95,6 +96,6 @@ NETWORKS = (
         endpoint=endpoints.DELETE_NETWORK_OBJECT,
         query={"name": text, "cascade": flag},
         back="/networks",
-        said="Network {name} is gone, with everything in it.",
+        said="Network {name} and all its objects deleted.",
     ),
 )

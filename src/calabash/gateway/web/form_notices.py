@@ -16,7 +16,7 @@ NOTICES = (
         blank={"kinds": []},
         query=_OF,
         back="/notifications",
-        said="Notification {name} is set.",
+        said="Notification {name} saved.",
     ),
     Form(
         name="notification-test",
@@ -24,7 +24,7 @@ NOTICES = (
         endpoint=endpoints.TEST_NOTIFICATION,
         query=_OF,
         back="/notifications",
-        said="{name} has taken a test notice.",
+        said="The receiver of {name} accepted the test notice.",
     ),
     Form(
         name="notification-delete",
@@ -32,6 +32,6 @@ NOTICES = (
         endpoint=endpoints.DELETE_NOTIFICATION,
         query=_OF,
         back="/notifications",
-        said="Notification {name} is gone.",
+        said="Notification {name} deleted.",
     ),
 )

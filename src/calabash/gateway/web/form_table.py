@@ -18,7 +18,7 @@ DEVICES = (
         at=("id",),
         fields={"reason": text, "evict": flag, "grace_s": DURATION},
         back="/devices/{id}",
-        said="Device {id} takes nothing new.",
+        said="Device {id} is drained.",
     ),
     Form(
         name="undrain",
@@ -26,7 +26,7 @@ DEVICES = (
         endpoint=endpoints.UNDRAIN_DEVICE,
         at=("id",),
         back="/devices/{id}",
-        said="Device {id} goes back to work when it passes its test.",
+        said="Device {id} returns to service if it passes its test.",
     ),
     Form(
         name="mode",
@@ -35,7 +35,7 @@ DEVICES = (
         at=("id",),
         fields={"mode": text},
         back="/devices/{id}",
-        said="Device {id} is kept in mode {mode}.",
+        said="Device {id} is pinned to mode {mode}.",
     ),
     Form(
         name="settings",
@@ -44,7 +44,7 @@ DEVICES = (
         at=("id",),
         fields={"replicas": whole, "interval": text, "spill": text},
         back="/devices/{id}",
-        said="Device {id} has its settings.",
+        said="Settings of device {id} saved.",
     ),
     Form(
         name="test",
@@ -79,7 +79,7 @@ WORKLOADS = (
         endpoint=endpoints.RELEASE,
         at=("id",),
         back="/waiting",
-        said="{id} waits no more.",
+        said="Request {id} withdrawn.",
     ),
     Form(
         name="move",
@@ -87,7 +87,7 @@ WORKLOADS = (
         endpoint=endpoints.CHANGE_QUEUE,
         at=("id", "queue"),
         back="/workloads/{id}",
-        said="{id} waits in {queue} now.",
+        said="{id} moved to queue {queue}.",
     ),
 )
 QUEUES = (
@@ -106,14 +106,14 @@ QUEUES = (
         },
         blank={"parent": "", "deserved": 0.0, "limit": None, "weight": 1.0, "users": [], "groups": []},
         back="/queues",
-        said="Queue {name} is set.",
+        said="Queue {name} saved.",
     ),
     Form(
         name="queue-delete",
         needs="operate",
         endpoint=endpoints.DELETE_QUEUE,
         back="/queues",
-        said="Queue {name} is gone.",
+        said="Queue {name} deleted.",
     ),
 )
 
@@ -124,7 +124,7 @@ SIMULATOR = (
         endpoint=endpoints.INJECT_FAULT,
         fields={"gpu": text, "fault": text, "value": text},
         back="/simulator",
-        said="Card {gpu}: {fault} {value}",
+        said="Device {gpu}: {fault} {value}",
     ),
 )
 

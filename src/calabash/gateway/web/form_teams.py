@@ -35,7 +35,7 @@ TEAMS = (
             "networks": network_bounds,
         },
         back="/tenants/{name}",
-        said="Tenant {name} is set.",
+        said="Tenant {name} saved.",
     ),
     Form(
         name="tenant-delete",
@@ -43,7 +43,7 @@ TEAMS = (
         endpoint=endpoints.DELETE_TENANT,
         at=("name",),
         back="/tenants",
-        said="Tenant {name} is gone.",
+        said="Tenant {name} deleted.",
     ),
     Form(
         name="project",
@@ -52,7 +52,7 @@ TEAMS = (
         at=("tenant", "name"),
         fields=_AMOUNTS,
         back="/tenants/{tenant}",
-        said="Project {name} is set.",
+        said="Project {name} saved.",
     ),
     Form(
         name="project-delete",
@@ -60,7 +60,7 @@ TEAMS = (
         endpoint=endpoints.DELETE_PROJECT,
         at=("tenant", "name"),
         back="/tenants/{tenant}",
-        said="Project {name} is gone.",
+        said="Project {name} deleted.",
     ),
     Form(
         name="member",
@@ -68,7 +68,7 @@ TEAMS = (
         endpoint=endpoints.ADD_MEMBER,
         fields={"user": text, "role": text, "tenant": text, "project": text},
         back="/tenants/{place}",
-        said="{user} is {role} now.",
+        said="{user} has the role {role}.",
     ),
     Form(
         name="member-remove",
@@ -76,7 +76,7 @@ TEAMS = (
         endpoint=endpoints.REMOVE_MEMBER,
         query={"user": text, "tenant": text, "project": text},
         back="/tenants/{place}",
-        said="{user} is no member any more.",
+        said="{user} removed from the members.",
     ),
     Form(
         name="user",
@@ -85,7 +85,7 @@ TEAMS = (
         at=("name",),
         fields={"login": text, "email": text, "subject": text, "new": flag},
         back="/users",
-        said="User {name} is set.",
+        said="User {name} saved.",
     ),
     Form(
         name="user-delete",
@@ -93,7 +93,7 @@ TEAMS = (
         endpoint=endpoints.DELETE_USER,
         at=("name",),
         back="/users",
-        said="User {name} is gone.",
+        said="User {name} deleted.",
     ),
     Form(
         name="token",
@@ -101,7 +101,7 @@ TEAMS = (
         endpoint=endpoints.CREATE_TOKEN,
         fields={"note": text, "scopes": words, "life_s": DURATION, "user": text},
         back="/tokens",
-        said="The token is made. Keep it where nobody else reads:",
+        said="Token created. Store it where only you can read it:",
     ),
     Form(
         name="token-revoke",
@@ -109,6 +109,6 @@ TEAMS = (
         endpoint=endpoints.DELETE_TOKEN,
         at=("id",),
         back="/tokens",
-        said="Token {id} is refused from now on.",
+        said="Token {id} revoked.",
     ),
 )

@@ -32,7 +32,7 @@ def whole(value: str) -> int:
 def decimal(value: str) -> float:
     """Parse a decimal number. Raises CalabashError if the value is not one."""
     if re.fullmatch(r"[+-]?[0-9]{1,15}([.][0-9]{1,9})?", value.strip()) is None:
-        raise CalabashError(f"{value[:40]!r} is not a number", hint="for example 2 or 0.5")
+        raise CalabashError(f"{value[:40]!r} is not a number", hint="write 2 or 0.5, for example")
     return float(value)
 
 
@@ -101,7 +101,7 @@ class Form:
         """Return the path and body of the request to the pool. Raises CalabashError that names the invalid field."""
         values = [form.get(name, "") for name in (self.endpoint.variables if self.at is None else self.at)]
         if not all(values):
-            raise CalabashError("the form names no object", hint="fill in the name")
+            raise CalabashError("the name is missing", hint="fill in the name")
         path = self.endpoint.at(*values)
         asked = {name: str(value) for name, value in _read(self.query, form).items()}
         body = None if self.endpoint.method == "DELETE" else self.shaped(self._cleared(form) | _read(self.fields, form))

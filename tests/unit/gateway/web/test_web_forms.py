@@ -42,7 +42,7 @@ def test_bounds_of_networks_are_typed_as_on_the_command_line_and_taken_away_by_n
 
 
 def test_a_form_that_does_not_say_what_it_is_about_asks_nothing() -> None:
-    with pytest.raises(CalabashError, match="names no object"):
+    with pytest.raises(CalabashError, match="the name is missing"):
         FORMS["undrain"].request({"id": ""})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from calabash.api import mig as mig_messages
 from calabash.api import pool_routes, replies
-from calabash.gateway.web.drawing import Held, by_device, compute_lane, held_of, memory_lane, mig_lane
+from calabash.gateway.web.drawing import HeldSlice, by_device, compute_lane, held_of, memory_lane, mig_lane
 from calabash.gateway.web.lists import ListPart, choices, matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.model.errors import CalabashError
@@ -23,7 +23,7 @@ FACETS = {
 
 
 def listed(
-    devices: Sequence[replies.DeviceView], slices: Mapping[str, Sequence[Held]], query: Mapping[str, str]
+    devices: Sequence[replies.DeviceView], slices: Mapping[str, Sequence[HeldSlice]], query: Mapping[str, str]
 ) -> Shown:
     """Return the data of the list: devices that match the URL, each with its memory lane."""
     found = sorted(matching(devices, query, FACETS), key=lambda d: d.index)

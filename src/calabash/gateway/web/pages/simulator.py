@@ -6,12 +6,12 @@ from calabash.api import simulator_routes
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 
 FAULTS = (
-    ("xid", "79", "Fell off the bus", "XID 79: the card must be reset"),
-    ("xid", "48", "Double-bit error", "XID 48: memory that cannot be corrected"),
-    ("ecc-double", "", "Uncorrected ECC", "one more in the counters, no XID"),
+    ("xid", "79", "Fell off the bus", "XID 79: the device must be reset"),
+    ("xid", "48", "Double-bit error", "XID 48: uncorrectable memory error"),
+    ("ecc-double", "", "Uncorrected ECC", "increments the error counters, without an XID"),
     ("slow", "300%", "Slow", "kernels take three times as long"),
-    ("lost", "", "Lost", "it answers nobody any more"),
-    ("recover", "", "Heal", "as if nothing had been"),
+    ("lost", "", "Lost", "the device does not respond"),
+    ("recover", "", "Recover", "removes all faults"),
 )
 
 

@@ -1,5 +1,5 @@
-// The pages: their content is asked for as requests of the session and swapped in. Links and forms do not leave the document, so
-// an open page shows only what the gateway of its session has proved; and colours, questions before what cannot be undone, keys.
+// Navigation: page contents are requested with the session and swapped into the document. Links and forms do not leave the document, so
+// an open page shows only replies that its gateway has authenticated. Also: colour theme, confirmations, keyboard shortcuts.
 (function () {
   "use strict";
   var root = document.documentElement;
@@ -83,7 +83,7 @@
     document.dispatchEvent(new CustomEvent("calabash:shown"));
   }
 
-  // Ask for a page, or send a form and ask for the page after it, and show it. ``options.kept``: the address stays as it is.
+  // Request a page, or send a form and request the page after it, and show it. ``options.kept``: do not change the address.
   async function visit(target, options) {
     options = options || {};
     var mine = ++visits;
@@ -128,7 +128,7 @@
 
   addEventListener("popstate", function () { visit(location.href, { kept: true }); });
 
-  // -- parts that refresh by themselves; they stand still while nobody looks, something in them is open, or text is marked ---------
+  // -- live parts: refreshed periodically, except while the page is hidden, a part is open, or text is selected ---------
 
   function still(part) {
     var marked = getSelection();
@@ -162,14 +162,14 @@
     }
   })();
 
-  // -- what is clicked -------------------------------------------------------------------------------------------
+  // -- clicks -------------------------------------------------------------------------------------------
 
   function dark() {
     var said = root.dataset.theme;
     return said ? said === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   }
 
-  // A page of the console that is shown in this document: not for logging in, and no file of the console itself.
+  // Return true for a page of the console that is shown in this document, not a login page or a static file.
   function ours(url) {
     return url.origin === location.origin && !/^\/(login|static|v1)(\/|$)/.test(url.pathname);
   }
@@ -218,7 +218,7 @@
       visit(url.href, { method: "POST", body: fields.toString() });
       return;
     }
-    // An empty field says nothing: it is left out of the URL of a list.
+    // Omit empty fields from the URL of a list.
     var said = Array.from(fields).filter(function (field) { return field[1] !== ""; });
     url.search = new URLSearchParams(said).toString();
     visit(url.href);
@@ -229,7 +229,7 @@
     if (field.matches && field.matches("form.filter select")) field.form.requestSubmit();
   });
 
-  // g then a letter goes to a page; / goes to the filter; ? shows the keys.
+  // g then a letter goes to a page; / focuses the filter; ? shows the shortcuts.
   var waiting = false;
   document.addEventListener("keydown", function (event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog[open]")) return;
@@ -247,7 +247,7 @@
     if (event.key === "?") { var help = document.getElementById("keys"); if (help) help.showModal(); }
   });
 
-  // What is wider than its place can be scrolled with the keyboard, too.
+  // Make elements that overflow scrollable with the keyboard.
   function scrollable() {
     document.querySelectorAll(".scroll").forEach(function (place) {
       if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;

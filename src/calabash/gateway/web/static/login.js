@@ -1,5 +1,5 @@
-// Logs in: by the code of a login link, which stands behind the # of the address and is sent to nobody before it is exchanged
-// for a session, or at a provider of identities.
+// Log in with the code of a login link, or with an OIDC provider. The code is the fragment of the address; it is sent only to
+// exchange it for a session.
 (function () {
   "use strict";
   var asked = new URLSearchParams(location.search);

@@ -1,9 +1,9 @@
-// Draws every <figure class="plot" data-src="..."> with uPlot from the series that its address answers with:
-// {"times": [seconds], "series": [{"name": "...", "unit": "...", "values": [...]}]}. The table beside it has the same figures.
+// Draw each <figure class="plot" data-src="..."> with uPlot. The address in data-src returns the series:
+// {"times": [seconds], "series": [{"name": "...", "unit": "...", "values": [...]}]}. The table on the page has the same values.
 (function () {
   "use strict";
   function colours(count) {
-    // A canvas does not know light-dark(): an element does, and tells the colour that came of it.
+    // A canvas does not support light-dark(), so an element resolves the colour.
     var probe = document.body.appendChild(document.createElement("i"));
     function resolved(name) {
       probe.style.color = "var(" + name + ")";
@@ -37,7 +37,7 @@
         if (answer.status !== 200) throw new Error(String(answer.status));
         drawn.set(figure, JSON.parse(new TextDecoder().decode(answer.content)));
         draw(figure, drawn.get(figure));
-      } catch (failure) { figure.append("The plot could not be loaded; the table has the figures."); }
+      } catch (failure) { figure.append("The plot could not be loaded; see the table for the values."); }
     });
   }
   function drawAgain() {

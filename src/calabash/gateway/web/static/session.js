@@ -1,7 +1,7 @@
-// The session of this page: its key, and requests and replies that are proved by it. See calabash.gateway.sessions.store.
+// Session of the page: its key, signed requests and verified replies. See calabash.gateway.sessions.store.
 //
-// The key lies in the storage of this origin, which includes the port, and cannot be read by any script. Nothing that a browser
-// sends by itself has authority. A reply without the proof of the gateway is not shown: another program may have the port.
+// The key is in the storage of this origin, which includes the port, and no script can read it. Headers that a browser adds by
+// itself grant no rights. A reply without a valid proof is not shown, because another program may have taken the port.
 (function () {
   "use strict";
   var LIFE_OF_ATTEMPT = "calabash-attempt";
@@ -59,9 +59,9 @@
     this.hint = hint || "";
   }
   function told(status) {
-    if (status === 401) return new Failure(401, "You are not logged in", "The pool has been started again, or the session has ended. calabash login-link prints a link.");
-    if (status === 429) return new Failure(429, "Too many requests", "Wait a little.");
-    return new Failure(status, "The console does not answer", "It is shown again when the pool is up: calabash up");
+    if (status === 401) return new Failure(401, "You are not logged in", "The pool was restarted, or the session has ended. Log in with a link of calabash login-link.");
+    if (status === 429) return new Failure(429, "Too many requests", "Wait a moment, then try again.");
+    return new Failure(status, "The console does not answer", "The page is shown again when the pool runs: calabash up");
   }
 
   async function signed(session, method, target, body, nonce) {
@@ -111,10 +111,10 @@
 
   // -- logging in ------------------------------------------------------------------------------------------------
 
-  // What the gateway answers to a request of no session. Throws Failure.
+  // Return the reply of the gateway to a request without a session. Throws Failure.
   async function send(target, order) {
     if (!isSecureContext || !crypto.subtle)
-      throw new Failure(0, "The console needs HTTPS, or the pool's machine itself", "Open it as https://, or by an SSH tunnel to 127.0.0.1.");
+      throw new Failure(0, "The console requires HTTPS or a local connection", "Open it with https://, or through an SSH tunnel to 127.0.0.1.");
     var answer, said;
     try {
       answer = await fetch(target, {

@@ -1,4 +1,4 @@
-// Set before the first paint, so that no page flashes in the other colours.
+// Set the theme before the first paint, so that the page does not flash in the other colours.
 (function () {
   "use strict";
   var theme = null;
