@@ -25,9 +25,9 @@ from calabash.net.objects.specs import encode
 from calabash.platform.access.permission import Permission
 from calabash.platform.networks.rights import NetworkRights
 from calabash.platform.networks.store import NetworkStore
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 
-PEOPLE = People(tenants={"vision": Tenant(name="vision")})
+PEOPLE = TenancyDirectory(tenants={"vision": Tenant(name="vision")})
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind, TokenScope
 from calabash.platform.access.visibility import PUBLIC_EVENTS, Held, Visibility
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.owners import AllocationOwners
 
 TENANTS = ("vision", "speech", "ann", "ann2", "")
@@ -37,7 +37,7 @@ def _random_record(chance: random.Random, name: str) -> AllocationRecord:
 def _visibility_of(who: Principal, store: Store, waiting: list[Held]) -> Visibility:
     return Visibility(
         who,
-        people=People(tenants={name: Tenant(name=name) for name in ("vision", "speech")}),
+        people=TenancyDirectory(tenants={name: Tenant(name=name) for name in ("vision", "speech")}),
         live=lambda: waiting,
         queues=[],
         owner=AllocationOwners(store.allocation).owner_of,

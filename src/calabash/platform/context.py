@@ -15,7 +15,7 @@ from calabash.platform.access.visibility import Visibility
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.billing.service import Billing
 from calabash.platform.http.change_feed import Key, Trace
-from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.networks.certificates import CertificateStore
 from calabash.platform.networks.store import NetworkStore
 from calabash.platform.notifications.rules import NotificationRules
@@ -45,7 +45,7 @@ class Operations:
     billing: Billing
     store: Store
     audit: AuditTrail
-    fairness: Fairness
+    fairness: UserRequestLimits
     visibility: Callable[[Principal], Visibility]
     queues: Callable[[Visibility], list[QueueView]]
     devices: Callable[[], int]

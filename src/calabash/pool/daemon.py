@@ -43,7 +43,7 @@ from calabash.platform.home.housekeeping import Housekeeper
 from calabash.platform.home.limits import Limits
 from calabash.platform.home.logs import LOG_FILE, STARTING, configure
 from calabash.platform.http.gateway_supervisor import OFF, ConsoleListener, gateway_socket
-from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.http.server import Listener, Server
 from calabash.platform.http.sockets import listening
 from calabash.platform.networks.controller_supervisor import ControllerSupervisor
@@ -169,7 +169,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         journal=journal,
         audit=audit,
     )
-    fairness = Fairness(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
+    fairness = UserRequestLimits(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
     console = stack.enter_context(_console(arguments, settings.console))
     context = Context(
         home=home,

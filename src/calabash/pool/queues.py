@@ -18,7 +18,7 @@ from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.platform.settings_changes import changed_queue, require_presence
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.queues import tenant_queues
 from calabash.sched import UNLIMITED, Amount, QueueSpec
 
@@ -30,7 +30,7 @@ class Queues:
         people: returns the present directory of tenants, from which their queues are derived.
     """
 
-    def __init__(self, store: Store, people: Callable[[], People] = People) -> None:
+    def __init__(self, store: Store, people: Callable[[], TenancyDirectory] = TenancyDirectory) -> None:
         self._stored = store.administration
         self._people = people
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class Queues:
             self._queues = wanted
 
     @contextmanager
-    def with_tenants(self, binder: Binder, people: People) -> Iterator[None]:
+    def with_tenants(self, binder: Binder, people: TenancyDirectory) -> Iterator[None]:
         """Set the scheduler's queues for a change of tenants; restore the old ones if the body of the context raises.
 
         Raises CONFLICT if a new tenant has the name of a queue, and CalabashError if the queues are invalid.
@@ -145,7 +145,7 @@ class Queues:
                 scheduler.set_queues(before)
                 raise
 
-    def _all(self, people: People, explicit: dict[str, QueueRecord] | None = None) -> dict[str, QueueRecord]:
+    def _all(self, people: TenancyDirectory, explicit: dict[str, QueueRecord] | None = None) -> dict[str, QueueRecord]:
         explicit = self._queues if explicit is None else explicit
         return {**tenant_queues(people, explicit), **explicit}
 

@@ -15,7 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.node.devices.settings import CardSettings
 from calabash.node.modes.protocol import WorkerUsers
 from calabash.platform.home.directory import SETTINGS_FILE
-from calabash.platform.home.limits import Kept, Limits
+from calabash.platform.home.limits import Limits, RetentionSettings
 from calabash.platform.notifications.settings import NotificationSettings
 from calabash.pool.overuse.policy import OverUseAnswer, OverUsePolicy
 
@@ -133,7 +133,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     """
 
     user: Limits = Limits()
-    journal: Kept = Kept()
+    journal: RetentionSettings = RetentionSettings()
     devices: Devices = Devices()
     workers: Workers = Workers()
     console: ConsoleSettings = ConsoleSettings()

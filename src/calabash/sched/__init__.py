@@ -13,7 +13,7 @@ Terms of the package:
 
 * A *gang* is a set of requests of which the first ``min_member``, its *core*, start together. Its other members are
   *surplus*.
-* A *portion* is what is started in one attempt: the core of a gang, or one surplus member. A *unit* is the same of
+* A *start group* is what is started in one attempt: the core of a gang, or one surplus member. A *unit* is the same of
   running requests: the core or the surplus member that is evicted as a whole.
 * A unit is *in quota* if it is within the guaranteed amount of its queue; otherwise it is *borrowed*.
 * A *held node* is a node that is kept free for a gang with a reservation.

@@ -1,6 +1,6 @@
-"""One scheduling cycle: attempt to start the waiting portions in order, by allocation, eviction or defragmentation.
+"""One scheduling cycle: attempt to start the waiting start groups in order, by allocation, eviction or defragmentation.
 
-Decision table for one portion (the core of a gang, or one surplus member):
+Decision table for one start group (the core of a gang, or one surplus member):
 
 | state | found in this cycle | decision |
 |---|---|---|
@@ -15,10 +15,11 @@ Decision table for one portion (the core of a gang, or one surplus member):
 
 The queue whose use is smallest relative to its share is next (``QueueTree.pressure``). Within a queue the order is priority,
 then cores before surplus, then the rank of the owner (``owner_order``), then submission. A refusal is remembered until
-something is freed, so that an equivalent portion is refused without another attempt.
+something is freed, so that an equivalent start group is refused without another attempt.
 
-``run`` attempts all waiting portions, or some of them (``rounds``). ``run_one`` attempts one portion only. Its decision is the
-same as that of ``run`` if nothing was freed since all portions were attempted, because the others would be refused again.
+``run`` attempts all waiting start groups, or some of them (``rounds``). ``run_one`` attempts one start group only. Its decision
+is the same as that of ``run`` if nothing was freed since all start groups were attempted, because the others would be refused
+again.
 
 A cycle neither evicts nor moves what it has started. If a victim was spared for that reason alone, another cycle is due.
 """
@@ -38,13 +39,13 @@ from calabash.sched.actions.victims import is_borrow_paused
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Explanation, Move
 from calabash.sched.explain.explainer import Explainer
-from calabash.sched.queues.gang import EquivalenceKey, Portion, portion_of
+from calabash.sched.queues.gang import EquivalenceKey, StartGroup, start_group_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.rounds import SchedulingRound
-from calabash.sched.scheduling_order import SchedulingOrder, first_portion
+from calabash.sched.scheduling_order import SchedulingOrder, first_start_group
 from calabash.sched.state import SchedulerState
 
-Blocked = tuple[Portion, Reason]
+Blocked = tuple[StartGroup, Reason]
 
 
 class Cycle:
@@ -70,7 +71,7 @@ class Cycle:
         self._order = SchedulingOrder(state)
 
     def run(self) -> tuple[Decision, ...]:
-        """Attempt all waiting portions, or as many as the round allows in one cycle, and return the decisions."""
+        """Attempt all waiting start groups, or as many as the round allows in one cycle, and return the decisions."""
         state, round_ = self._state, self._round
         if not round_.cycles:
             state.unsettled = False
@@ -78,34 +79,36 @@ class Cycle:
             state.cut.clear()
         self._evict.prepare()
         try:
-            for portion, attempt, refused in round_.walk(self._order.portions, state.registry.queued.values()):
+            for start_group, attempt, refused in round_.walk(self._order.start_groups, state.registry.queued.values()):
                 if attempt:
-                    round_.record(portion, self._try_to_start(portion))
-                elif portion.gang.key in self._reserved_before and not portion.waits_for_core:
-                    self._reserve.reserve_for(portion.gang, portion.requests)
+                    round_.record(start_group, self._try_to_start(start_group))
+                elif start_group.gang.key in self._reserved_before and not start_group.waits_for_core:
+                    self._reserve.reserve_for(start_group.gang, start_group.requests)
                 if refused is not None:
-                    self._blocked.append((portion, refused))
+                    self._blocked.append((start_group, refused))
         finally:
             self._held.release()
         self._update_unsettled()
         state.passed = {gang: until_s for gang, until_s in state.passed.items() if until_s > state.now_s}
         return self._reported()
 
-    def run_one(self, portion: Portion) -> tuple[Decision, ...]:
-        """Attempt one portion and return the decisions.
+    def run_one(self, start_group: StartGroup) -> tuple[Decision, ...]:
+        """Attempt one start group and return the decisions.
 
-        The portion must not delay the reservations of gangs that precede it in the order.
+        The start group must not delay the reservations of gangs that precede it in the order.
         """
         state = self._state
-        reservations = [r for r in state.reservations if self._reserve.is_binding(r) and r.gang != portion.gang.key]
-        behind = [r for r in reservations if self._order.comes_before(portion, state.registry.gangs[r.gang])]
+        reservations = [r for r in state.reservations if self._reserve.is_binding(r) and r.gang != start_group.gang.key]
+        behind = [r for r in reservations if self._order.comes_before(start_group, state.registry.gangs[r.gang])]
         try:
             for reservation in reservations:
                 if reservation not in behind:
                     self._held.add(reservation)
-            self._try_to_start(portion)
-            if self._blocked and self._blocked[0][1] is Reason.NO_CAPACITY and not portion.waits_for_core:
-                self._reserve.reserve_for(portion.gang, portion.requests)  # it may be the first that does not fit
+            self._try_to_start(start_group)
+            if self._blocked and self._blocked[0][1] is Reason.NO_CAPACITY and not start_group.waits_for_core:
+                self._reserve.reserve_for(
+                    start_group.gang, start_group.requests
+                )  # it may be the first that does not fit
             for reservation in behind:
                 self._renew(reservation)
         finally:
@@ -114,11 +117,11 @@ class Cycle:
         state.unsettled |= any(r.gang not in kept for r in reservations)  # their nodes are free for others
         self._update_unsettled()
         if self._order.starts:
-            state.unsettled |= any(self._may_lose_precedence(r, portion) for r in self._held.reservations)
+            state.unsettled |= any(self._may_lose_precedence(r, start_group) for r in self._held.reservations)
         return self._reported()
 
-    def _may_lose_precedence(self, reservation: Reservation, started: Portion) -> bool:
-        """Return True if the start of a portion may have moved the gang of a reservation behind others in the order."""
+    def _may_lose_precedence(self, reservation: Reservation, started: StartGroup) -> bool:
+        """Return True if the start of a start group may have moved the gang of a reservation behind others in the order."""
         gang = self._state.registry.gangs[reservation.gang]
         if gang.queue != started.gang.queue:
             return False
@@ -139,86 +142,86 @@ class Cycle:
         reserved = [gangs[r.gang] for r in self._held.reservations]
         if not reserved:
             return
-        first: dict[tuple[str, str], Portion] = {}
-        for portion, reason in self._blocked:
-            owner = (portion.gang.queue, portion.gang.owner)
-            if reason is Reason.NO_CAPACITY and owner not in first and portion.gang.key not in self._held.gangs:
-                first[owner] = portion
+        first: dict[tuple[str, str], StartGroup] = {}
+        for start_group, reason in self._blocked:
+            owner = (start_group.gang.queue, start_group.gang.owner)
+            if reason is Reason.NO_CAPACITY and owner not in first and start_group.gang.key not in self._held.gangs:
+                first[owner] = start_group
         self._state.unsettled |= any(self._order.is_before(p, gang) for p in first.values() for gang in reserved)
-        self._state.unsettled |= any(self._is_over_limit(first_portion(gang)) for gang in reserved)
+        self._state.unsettled |= any(self._is_over_limit(first_start_group(gang)) for gang in reserved)
 
-    def _is_over_limit(self, portion: Portion) -> bool:
-        return self._state.tree.over_limit(portion.gang.queue, self._state.need(portion.requests)) is not None
+    def _is_over_limit(self, start_group: StartGroup) -> bool:
+        return self._state.tree.over_limit(start_group.gang.queue, self._state.need(start_group.requests)) is not None
 
     def _renew(self, reservation: Reservation) -> None:
-        """Keep the reservation of a gang that comes after the attempted portion; compute it anew if the portion started."""
+        """Keep the reservation of a gang after the attempted start group; recompute it if that start group started."""
         gang = self._state.registry.gangs[reservation.gang]
         if self._order.starts:
-            self._reserve.reserve_for(gang, first_portion(gang).requests)
+            self._reserve.reserve_for(gang, first_start_group(gang).requests)
         elif len(self._held.reservations) < self._state.options.reservations:
             self._held.add(reservation)
 
     # ---- one attempt ----------------------------------------------------------------------------------------------
 
-    def _try_to_start(self, portion: Portion) -> Reason | None:
-        """Start the portion, or record and return the reason why it waits."""
-        reason = Reason.NO_CAPACITY if self._is_hopeless(portion) else self._reason(portion)
+    def _try_to_start(self, start_group: StartGroup) -> Reason | None:
+        """Place the start group, or record and return the reason why it waits."""
+        reason = Reason.NO_CAPACITY if self._is_hopeless(start_group) else self._reason(start_group)
         if reason is not None:
-            self._blocked.append((portion, reason))
+            self._blocked.append((start_group, reason))
         return reason
 
-    def _is_hopeless(self, portion: Portion) -> bool:
-        """Return True if a quick check shows that a portion of one request cannot be started.
+    def _is_hopeless(self, start_group: StartGroup) -> bool:
+        """Return True if a quick check shows that a start group of one request cannot be started.
 
         That is the case if the request needs more than any node has free, nothing can be evicted or moved for it, and
         no further reservation may be made.
         """
-        if portion.equivalence_key is None or len(self._held.reservations) < self._state.options.reservations:
+        if start_group.equivalence_key is None or len(self._held.reservations) < self._state.options.reservations:
             return False
-        request = portion.requests[0]
+        request = start_group.requests[0]
         if not self._evict.has_no_victims(request) or not self._held.fits_nowhere(request.shape):
             return False
         return not self._state.tree.is_limited(request.queue) and not self._defragment.may_help(request)
 
-    def _reason(self, portion: Portion) -> Reason | None:
-        """Return the reason for which an equivalent portion was refused before.
+    def _reason(self, start_group: StartGroup) -> Reason | None:
+        """Return the reason for which an equivalent start group was refused before.
 
-        If there is none, attempt the portion, and return the reason why it waits; None if it was started.
+        If there is none, attempt the start group, and return the reason why it waits; None if it was started.
         """
         refused = self._state.refused
-        key = self._refusal_key(portion)
+        key = self._refusal_key(start_group)
         reason = refused.get(key) if key else None
         if reason is None:
-            reason = self._attempt(portion)
+            reason = self._attempt(start_group)
             if key and reason:
                 refused[key] = reason
         return reason
 
-    def _refusal_key(self, portion: Portion) -> tuple[object, ...] | None:
-        """Return a key under which the refusal of a portion is remembered for equivalent portions.
+    def _refusal_key(self, start_group: StartGroup) -> tuple[object, ...] | None:
+        """Return a key under which the refusal of a start group is remembered for equivalent start groups.
 
-        Portions of equal keys have the same outcome as long as nothing starts. The key is None if the refusal must not
+        Start groups of equal keys have the same outcome as long as nothing starts. The key is None if the refusal must not
         be remembered.
         """
-        equivalence_key, gang, held = portion.equivalence_key, portion.gang, self._held
+        equivalence_key, gang, held = start_group.equivalence_key, start_group.gang, self._held
         if equivalence_key is None or gang.key in self._reserved_before or gang.key in held.gangs:
             return None
         pausing = gang.evicted_at_s is not None and is_borrow_paused(gang, self._state.now_s)
         if held.first_start_s is None:
             return (equivalence_key, False, pausing, 0)
-        run_time_s = portion.requests[0].run_time_s
+        run_time_s = start_group.requests[0].run_time_s
         short = run_time_s is not None and self._state.now_s + run_time_s <= held.first_start_s
         return (equivalence_key, short, pausing, len(held.reservations))
 
-    def _attempt(self, portion: Portion) -> Reason | None:
-        """Start the portion if an action finds a plan, and return None.
+    def _attempt(self, start_group: StartGroup) -> Reason | None:
+        """Place the start group if an action finds a plan, and return None.
 
         Otherwise make a reservation for it if possible, and return the reason why it waits.
         """
-        gang, requests = portion.gang, portion.requests
+        gang, requests = start_group.gang, start_group.requests
         if gang.incomplete:
             return Reason.GANG_INCOMPLETE
-        if portion.waits_for_core:
+        if start_group.waits_for_core:
             return Reason.NO_CAPACITY
         need = self._state.need(requests)
         if self._state.tree.over_limit(gang.queue, need) is not None:
@@ -280,8 +283,8 @@ class Cycle:
         self._state.transaction.commit()
         explainer = Explainer(self._state)
         self._decisions.extend(self._deferred(self._blocked, explainer))
-        waiting = (portion_of(self._state.registry.gang_of(name), name) for name in self._evicted)
-        evicted = [(portion, Reason.NO_CAPACITY) for portion in waiting if portion]
+        waiting = (start_group_of(self._state.registry.gang_of(name), name) for name in self._evicted)
+        evicted = [(start_group, Reason.NO_CAPACITY) for start_group in waiting if start_group]
         self._decisions.extend(self._deferred(evicted, explainer))
         return tuple(self._decisions)
 
@@ -290,16 +293,18 @@ class Cycle:
         reported = self._state.reported
         known: dict[tuple[EquivalenceKey, Reason], dict[Shape, Explanation]] = {}
         reserved = {r.gang for r in self._state.reservations}
-        for portion, reason in blocked:
-            new = [r for r in portion.requests if reported.get(r.id) is not reason and r.id in portion.gang.waiting]
+        for start_group, reason in blocked:
+            new = [
+                r for r in start_group.requests if reported.get(r.id) is not reason and r.id in start_group.gang.waiting
+            ]
             if not new:
                 continue
-            key = None if portion.gang.key in reserved else portion.equivalence_key
+            key = None if start_group.gang.key in reserved else start_group.equivalence_key
             explanations = known.setdefault((key, reason), {}) if key else {}
             for request in new:
                 reported[request.id] = reason
                 explanation = explanations.get(request.shape)
                 if explanation is None:
-                    explanation = explainer.blocked(portion.gang, portion.requests, request, reason)
+                    explanation = explainer.blocked(start_group.gang, start_group.requests, request, reason)
                     explanations[request.shape] = explanation
                 yield Defer(id=request.id, reason=explanation.reason, explanation=explanation)

@@ -41,10 +41,10 @@ from calabash.sched.cycle_memory import CycleMemory
 from calabash.sched.decisions import Decision, Explanation, Options, Request, Running
 from calabash.sched.explain.explainer import Explainer
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.queues.gang import portion_of
+from calabash.sched.queues.gang import start_group_of
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.rounds import CycleLimit, SchedulingRound
-from calabash.sched.scheduling_order import first_portion
+from calabash.sched.scheduling_order import first_start_group
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.state import SchedulerState
 
@@ -231,20 +231,26 @@ class Scheduler:
         """
         gang = self.registry.gang_of(request_id)
         decisions: list[Decision] = []
-        portion = portion_of(gang, request_id)
+        start_group = start_group_of(gang, request_id)
         self.state.advance(now_s)
-        if portion and self._round is None:
+        if start_group and self._round is None:
             self._memory.clear()  # the request may get a reservation, which the next cycle may give to another
         # A reservation whose start has passed gets a new start first.
         overdue = any(r.start_s <= self.state.now_s for r in self.state.reservations)
-        if portion and portion.waits_for_core and self._round is None and not self.state.unsettled and not overdue:
-            decisions += Cycle(self.state).run_one(first_portion(gang))
+        if (
+            start_group
+            and start_group.waits_for_core
+            and self._round is None
+            and not self.state.unsettled
+            and not overdue
+        ):
+            decisions += Cycle(self.state).run_one(first_start_group(gang))
             self._set_recheck_time()
-            portion = portion_of(gang, request_id)
+            start_group = start_group_of(gang, request_id)
         if self.state.unsettled or self._round is not None or overdue:
             return (*decisions, *self.cycle(now_s))
-        if portion:
-            decisions += Cycle(self.state).run_one(portion)
+        if start_group:
+            decisions += Cycle(self.state).run_one(start_group)
             self._set_recheck_time()
         return tuple(decisions)
 

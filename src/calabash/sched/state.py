@@ -35,7 +35,7 @@ class SchedulerState:
 
     Attributes:
         version: changes with every event that may change whether a request fits.
-        unsettled: True if capacity was freed after all waiting portions were attempted last.
+        unsettled: True if capacity was freed after all waiting start groups were attempted last.
         reservations: reservations of the last cycle.
         passed: gangs whose reservation has expired, each with the time until which it gets no other reservation.
         reported: the reason that was last reported for each waiting request.

@@ -16,7 +16,7 @@ from calabash.sched.decisions import Bind, Decision, Evict, GangKey, Request
 from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
-from calabash.sched.scheduling_order import SchedulingOrder, first_portion
+from calabash.sched.scheduling_order import SchedulingOrder, first_start_group
 
 DEFAULT_CASES = examples(2000)
 PARTS = 4
@@ -118,7 +118,7 @@ class PromiseWorld:
         """Return for each reserved gang the gangs that precede it in the order of the next cycle."""
         state = self.scheduler.state
         state.advance(self.now_s)
-        order = [portion.gang.key for portion in SchedulingOrder(state).portions()]
+        order = [start_group.gang.key for start_group in SchedulingOrder(state).start_groups()]
         return {key: set(order[: order.index(key)]) for key in self.promised if key in order}
 
     def _note(self, decided: tuple[Decision, ...], before: dict[GangKey, set[GangKey]]) -> None:
@@ -160,9 +160,9 @@ class PromiseWorld:
 
     def _in_quota(self, key: GangKey) -> bool:
         state = self.scheduler.state
-        portion = first_portion(state.registry.gangs[key])
-        priority = max(request.priority for request in portion.requests)
-        return VictimRules(state).would_be_in_quota(portion.gang.queue, priority, state.need(portion.requests))
+        start_group = first_start_group(state.registry.gangs[key])
+        priority = max(request.priority for request in start_group.requests)
+        return VictimRules(state).would_be_in_quota(start_group.gang.queue, priority, state.need(start_group.requests))
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -18,7 +18,7 @@ from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.cycle import Cycle
 from calabash.sched.decisions import Bind, Decision, Defer, Options, Request
-from calabash.sched.queues.gang import Portion
+from calabash.sched.queues.gang import StartGroup
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import Scheduler
@@ -32,14 +32,14 @@ class Costs:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.of: dict[str, float] = {}
-        self.attempts: list[Portion] = []
+        self.attempts: list[StartGroup] = []
 
     @property
     def attempted(self) -> list[str]:
-        return [portion.requests[0].id for portion in self.attempts]
+        return [start_group.requests[0].id for start_group in self.attempts]
 
-    def cost(self, portion: Portion) -> float:
-        return self.of.get(portion.requests[0].id, 1.0)
+    def cost(self, start_group: StartGroup) -> float:
+        return self.of.get(start_group.requests[0].id, 1.0)
 
 
 @contextmanager
@@ -47,10 +47,10 @@ def costly() -> Iterator[Costs]:
     """Let attempts of requests cost time within the context."""
     made, try_to_start = Costs(), Cycle._try_to_start
 
-    def timed(cycle: Cycle, portion: Portion) -> Reason | None:
-        made.attempts.append(portion)
-        made.now_s += made.cost(portion)
-        return try_to_start(cycle, portion)
+    def timed(cycle: Cycle, start_group: StartGroup) -> Reason | None:
+        made.attempts.append(start_group)
+        made.now_s += made.cost(start_group)
+        return try_to_start(cycle, start_group)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Cycle, "_try_to_start", timed)
@@ -158,11 +158,11 @@ def test_queues_with_waiting_requests_use_equal_time(data: st.DataObject) -> Non
         for _ in range(200):
             spent_s = sum(map(costs.cost, costs.attempts[done:]))
             assert spent_s <= limit_s + dearest_s
-            for portion in costs.attempts[done:]:
+            for start_group in costs.attempts[done:]:
                 waiting = [used[queue] for queue, left in unseen.items() if left]
-                assert used[portion.gang.queue] <= min(waiting) + limit_s + dearest_s
-                unseen[portion.gang.queue] -= 1
-                used[portion.gang.queue] += costs.cost(portion)  # type: ignore[assignment]
+                assert used[start_group.gang.queue] <= min(waiting) + limit_s + dearest_s
+                unseen[start_group.gang.queue] -= 1
+                used[start_group.gang.queue] += costs.cost(start_group)  # type: ignore[assignment]
             done = len(costs.attempts)
             if not scheduler.unfinished:
                 break

@@ -19,7 +19,7 @@ from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.money import parse_money
 from calabash.model.tenancy import Project, Tenant, project_of
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.queues import tenant_queues
 
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,29}[a-z0-9])?")
@@ -59,7 +59,7 @@ class TenantMap:
         return f"{tenant}/{project}" if project else queue
 
 
-def tenant_map(people: People) -> TenantMap:
+def tenant_map(people: TenancyDirectory) -> TenantMap:
     """Return the map of the queues of all tenants."""
     found = {}
     for told, record in tenant_queues(people, ()).items():
@@ -152,7 +152,7 @@ def spec_body(spec: KubeTenantSpec) -> dict[str, Any]:
 
 def wanted_queues(tenant: Tenant, projects: Iterable[Project]) -> dict[str, QueueRecord]:
     """Return the queues that a tenant must have, by the names of their objects in the API server."""
-    people = People(tenants={tenant.name: tenant}, projects={(p.tenant, p.name): p for p in projects})
+    people = TenancyDirectory(tenants={tenant.name: tenant}, projects={(p.tenant, p.name): p for p in projects})
     return {kube_queue(name): record for name, record in tenant_queues(people, ()).items()}
 
 

@@ -56,7 +56,7 @@ from calabash.platform.home.directory import own_home
 from calabash.platform.home.housekeeping import Housekeeper
 from calabash.platform.home.logs import LOG_FILE
 from calabash.platform.http.gateway_supervisor import ConsoleListener, gateway_socket
-from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.http.server import Listener, Server
 from calabash.platform.http.sockets import listening
 from calabash.platform.networks.wiring import networking
@@ -212,7 +212,7 @@ class ClusterProgram:
             billing=billing,
             store=store,
             audit=audit,
-            fairness=Fairness(order.settings.user, exempt=lambda uid: uid in {0, os.geteuid()}),
+            fairness=UserRequestLimits(order.settings.user, exempt=lambda uid: uid in {0, os.geteuid()}),
             visibility=cluster.visibility,
             queues=cluster.queues,
             devices=lambda: len(cluster.moment().devices),

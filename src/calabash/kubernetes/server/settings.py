@@ -9,7 +9,7 @@ import msgspec
 
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError, Reason
-from calabash.platform.home.limits import Kept, Limits
+from calabash.platform.home.limits import Limits, RetentionSettings
 from calabash.platform.notifications.settings import NotificationSettings
 
 
@@ -21,7 +21,7 @@ class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
     """
 
     user: Limits = Limits()
-    journal: Kept = Kept()
+    journal: RetentionSettings = RetentionSettings()
     console: ConsoleSettings = ConsoleSettings()
     notifications: NotificationSettings = NotificationSettings()
 

@@ -19,7 +19,7 @@ from calabash.kubernetes.server.tenancy import ClusterTenancy, readable
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Project, Tenant
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.store import TenancyStore
 
 COMPONENT = "calabash-server"
@@ -92,7 +92,7 @@ class TenantKeeper:
     def _adopt(self) -> None:
         self._tenancy.adopt(lambda: readable(self._state.tenants()), self._copy)
 
-    def _copy(self, now: People) -> None:
+    def _copy(self, now: TenancyDirectory) -> None:
         """Update the database's copy of tenants and projects."""
         tenants, projects = self._tables.copied()
         copied = {t.name: t for t in tenants}

@@ -23,7 +23,7 @@ from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT
 from calabash.model.tenancy import Member, Principal, Role, TokenKind, TokenRecord
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 
 GROUPS_KEPT_S = 30.0
 
@@ -45,7 +45,7 @@ class Permission:
         owner_uid: int,
         *,
         everybody: bool,
-        people: Callable[[], People] = People,
+        people: Callable[[], TenancyDirectory] = TenancyDirectory,
         groups_of: Callable[[int], frozenset[str]] = user_groups,
         account_of: Callable[[str], int] | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -33,7 +33,7 @@ from calabash.model.messages import (
 )
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.model.tenancy import Principal
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.owners import AllocationOwner
 
 PUBLIC_EVENTS = frozenset({"health", "mode", "layout"})
@@ -57,7 +57,7 @@ class Visibility:
         self,
         who: Principal,
         *,
-        people: People,
+        people: TenancyDirectory,
         live: Callable[[], Iterable[Held]],
         queues: Iterable[QueueRecord],
         owner: Callable[[AllocationId], AllocationOwner | None],

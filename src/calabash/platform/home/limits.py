@@ -31,7 +31,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     requests_at_once: Count = 200
 
 
-class Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class RetentionSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Retention of the journal: greatest number and age in days of each kind of record."""
 
     allocations: Count = Retention.allocations

@@ -45,7 +45,7 @@ class _User:
     replies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPLIES_AT_ONCE))
 
 
-class Fairness:
+class UserRequestLimits:
     """Request limits of all users; used by the event loop's thread only.
 
     Args:

@@ -28,7 +28,7 @@ from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.access.caller import Caller
 from calabash.platform.http.per_user_pacing import CONNECTIONS_AT_ONCE, PerUserPacer
-from calabash.platform.http.request_limits import REPLY_S, Fairness
+from calabash.platform.http.request_limits import REPLY_S, UserRequestLimits
 from calabash.transport.uvicorn_http11 import StrictProtocol
 
 HEADER_S = 10.0
@@ -58,7 +58,7 @@ class Listener(socket.socket):
     descriptor is closed, and the connection is accepted in its place and refused.
     """
 
-    fairness: Fairness
+    fairness: UserRequestLimits
     _in_a_row = 0
     _spare = -1
     _numbers_end = sys.maxsize
@@ -144,7 +144,7 @@ def _hang_up(connection: socket.socket, answer: bytes) -> None:
 class Protocol(StrictProtocol):
     """uvicorn's protocol object of one HTTP/1.1 connection, which also identifies the caller and enforces time limits."""
 
-    fairness: Fairness  # set on a subclass, one per pool, like the next
+    fairness: UserRequestLimits  # set on a subclass, one per pool, like the next
     pacer: PerUserPacer  # of connections
     token_socket = ""  # path of the socket whose requests need a token
     token_required = False
@@ -256,7 +256,7 @@ def read_caller(connection: socket.socket) -> Caller:
 class LimitedApplication:
     """ASGI application that delays and limits the requests of another one per user."""
 
-    def __init__(self, application: Application, fairness: Fairness, pacer: PerUserPacer) -> None:
+    def __init__(self, application: Application, fairness: UserRequestLimits, pacer: PerUserPacer) -> None:
         self._application = application
         self._fairness = fairness
         self._pacer = pacer
@@ -356,7 +356,7 @@ class Server:
     def __init__(
         self,
         listeners: Sequence[Listener],
-        fairness: Fairness,
+        fairness: UserRequestLimits,
         *,
         token_socket: str = "",
         ending: Callable[[], None] = lambda: None,

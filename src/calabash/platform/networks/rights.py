@@ -21,7 +21,7 @@ from calabash.model.tenancy import Principal
 from calabash.net.checks.common import is_reserved_name
 from calabash.net.checks.subnets import DEFAULT_GROUP
 from calabash.platform.access.permission import Permission
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.store import missing
 
 Key = tuple[str, str]
@@ -52,7 +52,7 @@ class NetworkRights:
     requesting principal, and ``kept`` has the stored rows of all network objects by kind and name.
     """
 
-    def __init__(self, permission: Permission, people: Callable[[], People]) -> None:
+    def __init__(self, permission: Permission, people: Callable[[], TenancyDirectory]) -> None:
         self._permission = permission
         self._people = people
 

@@ -10,11 +10,11 @@ from calabash.platform.access.permission import Permission
 from calabash.platform.networks.certificates import CertificateStore
 from calabash.platform.networks.rights import NetworkRights
 from calabash.platform.networks.store import NetworkStore
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 
 
 def networking(
-    tables: NetworkTables, *, permission: Permission, people: Callable[[], People], clock: Clock
+    tables: NetworkTables, *, permission: Permission, people: Callable[[], TenancyDirectory], clock: Clock
 ) -> tuple[NetworkStore, CertificateStore]:
     """Return the stores of networks and certificates."""
     network_store = NetworkStore(tables, NetworkRights(permission, people))

@@ -25,7 +25,7 @@ from calabash.model.tenancy import TokenKind
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.notifications.rules import NotificationRules
 from calabash.platform.notifications.settings import NotificationSettings
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 
 PERIOD_S = 1.0
 SLOW_ROUNDS = 30
@@ -63,7 +63,7 @@ class NoticeCollector:
         *,
         store: Store,
         tokens: Tokens,
-        people: Callable[[], People],
+        people: Callable[[], TenancyDirectory],
         waiting: Callable[[], Iterable[WaitingLong]],
         clock: Clock,
     ) -> None:

@@ -9,7 +9,7 @@ from calabash.model.tenancy import Member, Project, Role, Tenant, User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class People:
+class TenancyDirectory:
     """All tenants, projects, users and memberships at one moment; immutable. A change creates a new directory.
 
     Args:

@@ -16,13 +16,13 @@ from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, GpuRequest
 from calabash.model.tenancy import DEFAULT_PROJECT, Principal, Tenant, project_of, project_queue
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.sharing.registry import mode_for
 
 SHOWN_MAX = 8
 
 
-def tenant_queues(people: People, explicit: Collection[str]) -> dict[str, QueueRecord]:
+def tenant_queues(people: TenancyDirectory, explicit: Collection[str]) -> dict[str, QueueRecord]:
     """Return the queues of all tenants by name.
 
     An administrator may have created a queue with the name of a tenant. Such a tenant has only that queue.
@@ -50,7 +50,7 @@ def tenant_queues(people: People, explicit: Collection[str]) -> dict[str, QueueR
 
 
 def queue_of(
-    people: People, explicit: Collection[str], who: Principal, tenant: str, *, queue: str, project: str
+    people: TenancyDirectory, explicit: Collection[str], who: Principal, tenant: str, *, queue: str, project: str
 ) -> tuple[str, str]:
     """Return the queue and the project of a request for a tenant; project "" for none.
 

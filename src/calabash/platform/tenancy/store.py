@@ -11,27 +11,27 @@ from calabash.adapters.store.tenancy import TenancyTables
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import Message, Text, UserName
 from calabash.model.tenancy import Member, Project, Role, Tenant, User
-from calabash.platform.tenancy.directory import People, by_user
+from calabash.platform.tenancy.directory import TenancyDirectory, by_user
 
-Prepared = Callable[[People], AbstractContextManager[None]]
+Prepared = Callable[[TenancyDirectory], AbstractContextManager[None]]
 
 
 class TenantDirectory:
     """Present directory of one pool, read from its tables. Only ``TenancyStore`` replaces it."""
 
     def __init__(self, stored: TenancyTables) -> None:
-        self._people = People(
+        self._people = TenancyDirectory(
             tenants={t.name: t for t in stored.tenants()},
             projects={(p.tenant, p.name): p for p in stored.projects()},
             users={u.name: u for u in stored.users()},
             members=by_user(stored.members()),
         )
 
-    def people(self) -> People:
+    def people(self) -> TenancyDirectory:
         """Return the present directory."""
         return self._people
 
-    def replace(self, people: People) -> None:
+    def replace(self, people: TenancyDirectory) -> None:
         """Replace the directory after a change has been written."""
         self._people = people
 
@@ -57,12 +57,12 @@ class TenancyStore:
         self._directory = directory or TenantDirectory(stored)
         self._prepare = prepare
 
-    def people(self) -> People:
+    def people(self) -> TenancyDirectory:
         """Return the present directory."""
         return self._directory.people()
 
     def adopt(
-        self, read: Callable[[], tuple[Iterable[Tenant], Iterable[Project]]], copy: Callable[[People], object]
+        self, read: Callable[[], tuple[Iterable[Tenant], Iterable[Project]]], copy: Callable[[TenancyDirectory], object]
     ) -> None:
         """Replace tenants and projects by those that another program manages.
 
@@ -201,7 +201,7 @@ class TenancyStore:
                 raise missing("member", " of ".join(filter(None, (user, "/".join(filter(None, (tenant, project)))))))
             self._directory.replace(replace(before, members=by_user(_without(before, user, tenant, project))))
 
-    def _reform(self, after: People, write: Callable[[], object]) -> None:
+    def _reform(self, after: TenancyDirectory, write: Callable[[], object]) -> None:
         with self._prepare(after):
             write()
             self._directory.replace(after)
@@ -234,7 +234,7 @@ def _is_plain(member: Member, tenant: str) -> bool:
     return member == _plain(member.user, tenant)
 
 
-def _without(people: People, user: str, tenant: str, project: str) -> list[Member]:
+def _without(people: TenancyDirectory, user: str, tenant: str, project: str) -> list[Member]:
     found = (m for members in people.members.values() for m in members)
     return [m for m in found if (m.user, m.tenant, m.project) != (user, tenant, project)]
 

@@ -10,17 +10,17 @@ from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.money import Money
 from calabash.model.tenancy import Member, Principal, Project, Role, Tenant, TokenRecord, User, project_of
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.store import missing
 
 
-def tenants(people: People, who: Principal) -> list[Tenant]:
+def tenants(people: TenancyDirectory, who: Principal) -> list[Tenant]:
     """Return the tenants that the principal may see, by name."""
     seen = access.visible_tenants(who)
     return [t for name, t in sorted(people.tenants.items()) if seen is None or name in seen]
 
 
-def tenant(people: People, who: Principal, name: str) -> Tenant:
+def tenant(people: TenancyDirectory, who: Principal, name: str) -> Tenant:
     """Return a tenant. Raises NOT_FOUND if there is none or the principal may not see it."""
     found = people.tenants.get(name)
     if found is None or not access.is_allowed(who, Action.SEE, tenant=name):
@@ -28,7 +28,7 @@ def tenant(people: People, who: Principal, name: str) -> Tenant:
     return found
 
 
-def shown_tenant(people: People, found: Tenant) -> shapes.TenantView:
+def shown_tenant(people: TenancyDirectory, found: Tenant) -> shapes.TenantView:
     plain = (m.user for m in people.of_tenant(found.name) if m.role is Role.MEMBER and not m.project)
     return shapes.TenantView(
         name=found.name,
@@ -59,7 +59,7 @@ def shown_project(found: Project) -> shapes.ProjectView:
     )
 
 
-def users(people: People, who: Principal) -> list[shapes.UserView]:
+def users(people: TenancyDirectory, who: Principal) -> list[shapes.UserView]:
     """Return the users that the principal may see.
 
     A principal who may see the platform sees all users. Other principals see themselves and the members of their
@@ -70,7 +70,7 @@ def users(people: People, who: Principal) -> list[shapes.UserView]:
     return [one for one in found if one is not None]
 
 
-def user(people: People, who: Principal, name: str) -> shapes.UserView | None:
+def user(people: TenancyDirectory, who: Principal, name: str) -> shapes.UserView | None:
     """Return a user; None if there is none or the principal may not see it.
 
     Only the name and the roles are returned, unless the user is the principal itself or the principal may see the
@@ -110,7 +110,7 @@ def shown_token(record: TokenRecord, now_s: float) -> shapes.TokenView:
 
 
 def quota(
-    people: People, who: Principal, queues: Iterable[QueueView], spent: Callable[[str], Money | None]
+    people: TenancyDirectory, who: Principal, queues: Iterable[QueueView], spent: Callable[[str], Money | None]
 ) -> list[shapes.QuotaView]:
     """Return the quota of each visible tenant, followed by that of its projects.
 

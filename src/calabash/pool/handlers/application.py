@@ -9,7 +9,7 @@ from collections.abc import Callable
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.context import Operations
 from calabash.platform.handlers.application import OPERATING, served
-from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.http.server import Application
 from calabash.platform.networks.certificates import CertificateStore
 from calabash.platform.networks.store import NetworkStore
@@ -51,7 +51,7 @@ def application(
     context: Context,
     *,
     audit: AuditTrail,
-    fairness: Fairness,
+    fairness: UserRequestLimits,
     jobs: Jobs,
     notices: NotificationRules,
     networks: NetworkStore,

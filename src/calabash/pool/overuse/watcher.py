@@ -23,7 +23,7 @@ from calabash.node.processes.unmanaged import UnmanagedProcess
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.billing.service import Spent
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.pool.overuse.policy import (
     HeldUse,
     OverUseAnswer,
@@ -55,7 +55,7 @@ class OverUseWatch:
         *,
         agent: NodeAgent,
         binder: Binder,
-        people: Callable[[], People],
+        people: Callable[[], TenancyDirectory],
         policy_of: PolicyOf,
         spent: Callable[[str], Spent | None],
         audit: AuditTrail,

@@ -14,12 +14,12 @@ from calabash.model.tenancy import Principal, Tenant
 from calabash.node.agent import NodeAgent
 from calabash.platform.access.permission import Permission
 from calabash.platform.home.limits import Limits
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.queues import apply_tenant_limits, queue_of
 from calabash.platform.tenancy.store import TenancyStore
 from calabash.pool.networks.ports import TenantPorts
 from calabash.pool.queues import Queues
-from calabash.pool.requests.waiting_limit import OneByOne, WaitingLimit
+from calabash.pool.requests.waiting_limit import UserLocks, WaitingLimit
 
 
 class EntryBounds:
@@ -43,7 +43,7 @@ class EntryBounds:
         self._binder = binder
         self._users = WaitingLimit(limits.waiting)
         self._tenants = WaitingLimit(limits.waiting_of_tenant, what="tenant", setting="waiting_of_tenant")
-        self._turns = OneByOne()
+        self._user_locks = UserLocks()
         self._ports = ports
 
     def admit(self, wanted: requests.AllocationRequest, who: Principal) -> GpuRequest:
@@ -96,7 +96,7 @@ class EntryBounds:
         exempt = self._permission.administrator(who)
         bounds = self._tenancy.people().tenants.get(request.tenant)
         counted = bounds is not None and bounds.slices_per_user > 0 and not exempt
-        with self._turns.turn(request.tenant, who.key) if counted else nullcontext():
+        with self._user_locks.locked(request.tenant, who.key) if counted else nullcontext():
             if bounds is not None and counted:
                 self._require_slices(request, bounds, who)
             self._users.join(who.user, exempt=exempt)
@@ -111,7 +111,7 @@ class EntryBounds:
                 self.left(request, who)
                 raise
 
-    def _require_account(self, people: People, who: Principal, tenant: str) -> None:
+    def _require_account(self, people: TenancyDirectory, who: Principal, tenant: str) -> None:
         """Raise NOT_FOUND if there is neither a tenant of that name nor a user of that name.
 
         A user who is a member of no tenant has an implicit tenant of the same name.

@@ -45,7 +45,7 @@ class WaitingLimit:
                 del self._waiting[whose]
 
 
-class OneByOne:
+class UserLocks:
     """Locks per tenant and user.
 
     A limit is checked and the request is queued under the lock. So two concurrent requests of a user, each of which is within
@@ -57,7 +57,7 @@ class OneByOne:
         self._locks: dict[tuple[str, str], tuple[threading.Lock, int]] = {}
 
     @contextmanager
-    def turn(self, tenant: str, user: str) -> Iterator[None]:
+    def locked(self, tenant: str, user: str) -> Iterator[None]:
         """Hold the lock of this tenant and user."""
         key = (tenant, user)
         with self._lock:

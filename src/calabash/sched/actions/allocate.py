@@ -1,4 +1,4 @@
-"""Allocate action: place all requests of a portion, which start together, on free devices, or none of them."""
+"""Allocate action: place all requests of a start group, which start together, on free devices, or none of them."""
 
 from __future__ import annotations
 

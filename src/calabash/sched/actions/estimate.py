@@ -1,9 +1,9 @@
-"""Estimated start of a portion that does not fit now, from the estimated ends of the running requests.
+"""Estimated start of a start group that does not fit now, from the estimated ends of the running requests.
 
 Theory of operation (EASY backfilling, Lifka 1995; Mu'alem and Feitelson 2001). Running requests are released in the order of
-their estimated ends until all requests of the portion fit: the last of these ends is the start. A run time that is exceeded is
-extended by a tenth (by a second at least), again and again; between extensions it is constant, and so are the reservations that
-depend on it. Requests without a run time are taken to run ``default_run_time_s``.
+their estimated ends until all requests of the start group fit: the last of these ends is the start. A run time that is exceeded
+is extended by a tenth (by a second at least), again and again; between extensions it is constant, and so are the reservations
+that depend on it. Requests without a run time are taken to run ``default_run_time_s``.
 
 The number of releases is found by doubling and then bisection, and the transaction is rolled back. A lower bound is computed
 first: the number of releases after which each shape, on its own, fits as often as requested. For requests of one shape whose

@@ -1,4 +1,4 @@
-"""Evict action: start a portion by evicting the fewest victims that the rules of reclaim and preempt allow."""
+"""Evict action: place a start group by evicting the fewest victims that the rules of reclaim and preempt allow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class VictimPool:
 class Eviction:
     """The evict action of one cycle.
 
-    Portions for which no victims were found are remembered until ``clear_cache``, so that the search is not repeated.
+    Start groups for which no victims were found are remembered until ``clear_cache``, so that the search is not repeated.
 
     Args:
         started: IDs of the requests that this round has started. They are not evicted in the same round.
@@ -88,7 +88,7 @@ class Eviction:
         self._rules.units_evicted(units)
 
     def clear_cache(self) -> None:
-        """Forget the portions for which no victims were found, because placements have changed."""
+        """Forget the start groups for which no victims were found, because placements have changed."""
         self._hopeless.clear()
         self._no_victims.clear()
         self._above_fair = None

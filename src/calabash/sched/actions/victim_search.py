@@ -1,4 +1,4 @@
-"""Search for the fewest victims whose eviction lets a portion fit.
+"""Search for the fewest victims whose eviction lets a start group fit.
 
 Theory of operation. For each member that does not fit, the nodes that have eligible units are tried, the cheapest lower bound
 first. On a node, units are evicted in eviction order until the member fits; then every unit that can stay is restored, the most

@@ -17,7 +17,7 @@ from calabash.sched.actions.plan import shapes_of
 from calabash.sched.decisions import Explanation, Request
 from calabash.sched.explain.nodes import PASSING, explanation
 from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.gang import Gang, portion_of
+from calabash.sched.queues.gang import Gang, start_group_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import OverLimit
 from calabash.sched.state import SchedulerState
@@ -36,8 +36,8 @@ class Explainer:
 
     def waiting(self, gang: Gang, request_id: str) -> Explanation:
         """Explain why a request waits in the current state."""
-        portion = portion_of(gang, request_id)
-        requests = portion.requests if portion else ()
+        start_group = start_group_of(gang, request_id)
+        requests = start_group.requests if start_group else ()
         reason = Reason.GANG_INCOMPLETE if gang.incomplete else Reason.NO_CAPACITY
         return self.blocked(gang, requests, gang.waiting[request_id], reason)
 

@@ -1,4 +1,4 @@
-"""Gangs of requests that start together (portions) and are evicted together (units).
+"""Gangs of requests that start together (start groups) and are evicted together (units).
 
 A request without a gang is a gang of one. A gang has a *core* of ``min_member`` members, which are started together and
 evicted together, and *surplus* members beyond it, which are started and evicted one by one.
@@ -24,7 +24,7 @@ class Gang:
     Attributes:
         evicted_at_s: time of the last eviction of a member; None if none was evicted.
         priority: highest priority of the members. submitted_at_s: earliest submission.
-        portions, units: caches of ``portions_of`` and ``units_of``.
+        start groups, units: caches of ``start_groups_of`` and ``units_of``.
         ended: number of members that have run and ended.
         version: increased with every change of the members.
     """
@@ -38,7 +38,7 @@ class Gang:
     evicted_at_s: float | None = None
     priority: int = 0
     submitted_at_s: float = 0.0
-    portions: list[Portion] | None = None
+    start_groups: list[StartGroup] | None = None
     units: list[Unit] | None = None
     ended: int = 0
     version: int = 0
@@ -61,8 +61,8 @@ class Gang:
         return max(0, self.required - len(self.running) - len(self.waiting))
 
     def changed(self) -> None:
-        """Drop the cached portions and units, because a member was added, removed, started or stopped."""
-        self.portions = self.units = None
+        """Drop the cached start groups and units, because a member was added, removed, started or stopped."""
+        self.start_groups = self.units = None
         self.version += 1
 
     def refresh(self) -> None:
@@ -100,7 +100,7 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Portion:
+class StartGroup:
     """Waiting members that are started in one attempt: the core of a gang, or one surplus member.
 
     Treated as immutable; not frozen because thousands are created and frozen classes are slower to create.
@@ -114,15 +114,15 @@ class Portion:
 
     @property
     def waits_for_core(self) -> bool:
-        """Return True if the portion is a surplus member of a gang whose core has not started."""
+        """Return True if the start group is a surplus member of a gang whose core has not started."""
         return self.gang.min_member > 1 and len(self.requests) < self.gang.missing
 
     @property
     def equivalence_key(self) -> EquivalenceKey | None:
-        """Return a key that is equal for portions that can be started under the same conditions.
+        """Return a key that is equal for start groups that can be started under the same conditions.
 
-        Portions of equal keys may still differ in their reservations and in the time of their last eviction. The key is
-        None for a portion of several members, which is equivalent to no other.
+        Start groups of equal keys may still differ in their reservations and in the time of their last eviction. The key is
+        None for a start group of several members, which is equivalent to no other.
         """
         gang = self.gang
         if self._version == gang.version:
@@ -130,14 +130,14 @@ class Portion:
         return _equivalence_key(gang, self.requests, gang.missing)
 
 
-def portions_of(gang: Gang) -> list[Portion]:
-    """Return the waiting portions of a gang, surplus members first. Cached until the gang changes."""
-    if gang.portions is None:
+def start_groups_of(gang: Gang) -> list[StartGroup]:
+    """Return the waiting start groups of a gang, surplus members first. Cached until the gang changes."""
+    if gang.start_groups is None:
         waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
         missing = gang.missing
         core, surplus = tuple(waiting[:missing]), waiting[missing:]
-        gang.portions = [
-            Portion(
+        gang.start_groups = [
+            StartGroup(
                 gang,
                 (r,),
                 (-r.priority, True, r.submitted_at_s, gang.key, r.id),
@@ -148,8 +148,8 @@ def portions_of(gang: Gang) -> list[Portion]:
         ]
         if core:
             rank = (-gang.priority, False, gang.submitted_at_s, gang.key, core[0].id)
-            gang.portions.append(Portion(gang, core, rank, _equivalence_key(gang, core, missing), gang.version))
-    return gang.portions
+            gang.start_groups.append(StartGroup(gang, core, rank, _equivalence_key(gang, core, missing), gang.version))
+    return gang.start_groups
 
 
 def _equivalence_key(gang: Gang, requests: tuple[Request, ...], missing: int) -> EquivalenceKey | None:
@@ -158,9 +158,9 @@ def _equivalence_key(gang: Gang, requests: tuple[Request, ...], missing: int) ->
     return (gang.queue, requests[0].priority, requests[0].shape, missing)
 
 
-def portion_of(gang: Gang, request_id: str) -> Portion | None:
-    """Return the portion that contains a waiting member; None if the member does not wait."""
-    return next((p for p in portions_of(gang) if any(r.id == request_id for r in p.requests)), None)
+def start_group_of(gang: Gang, request_id: str) -> StartGroup | None:
+    """Return the start group that contains a waiting member; None if the member does not wait."""
+    return next((p for p in start_groups_of(gang) if any(r.id == request_id for r in p.requests)), None)
 
 
 def units_of(gang: Gang) -> list[Unit]:

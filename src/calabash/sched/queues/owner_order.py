@@ -1,4 +1,4 @@
-"""Order of the waiting portions within one queue: by priority, then by the use of their owner, then by submission.
+"""Order of the waiting start groups within one queue: by priority, then by the use of their owner, then by submission.
 
 Theory of operation. One owner may have thousands of requests in a queue. If only the time of submission counted, every other
 owner would wait for all of them. So the requests of a queue are ordered by priority, then by the rank of their owner, then by
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.gang import Portion
+from calabash.sched.queues.gang import StartGroup
 
 OwnerRank = tuple[float, int, int]
 """Used GPU milli and CPU milli, and the number of the last start."""
@@ -84,25 +84,25 @@ class OwnerUse:
         entry = self._owners.get((queue, owner))
         return (entry.gpu_milli, entry.cpu_milli, entry.last_start) if entry else (0, 0, 0)
 
-    def sort_key(self, portion: Portion) -> tuple[object, ...]:
-        """Return the sort key of a portion in its queue: priority, core before surplus, rank of the owner, submission."""
-        gang, rank = portion.gang, portion.rank
+    def sort_key(self, start_group: StartGroup) -> tuple[object, ...]:
+        """Return the sort key of a start group in its queue: priority, core before surplus, rank of the owner, submission."""
+        gang, rank = start_group.gang, start_group.rank
         return (rank[0], rank[1], self.rank(gang.queue, gang.owner), rank[2:])
 
 
 class QueueOrder:
-    """Priority queue of the waiting portions of one queue; ranks of owners may change while it is read.
+    """Priority queue of the waiting start groups of one queue; ranks of owners may change while it is read.
 
-    Each owner has one entry in the heap, with the sort key of its next portion. A start can only increase the key of an owner,
-    so a stored key is a lower bound: the first entry is compared with its current key, and is inserted again if the key has
-    grown. An eviction decreases the key, and ``renew`` then adds a new entry; the old one is dropped when it comes first.
+    Each owner has one entry in the heap, with the sort key of its next start group. A start can only increase the key of an
+    owner, so a stored key is a lower bound: the first entry is compared with its current key, and is inserted again if the key
+    has grown. An eviction decreases the key, and ``renew`` then adds a new entry; the old one is dropped when it comes first.
     """
 
-    def __init__(self, portions: Iterable[Portion], owners: OwnerUse) -> None:
+    def __init__(self, start_groups: Iterable[StartGroup], owners: OwnerUse) -> None:
         self._owners = owners
-        self._waiting: dict[str, list[Portion]] = {}  # by owner, the next portion last
-        for portion in portions:
-            self._waiting.setdefault(portion.gang.owner, []).append(portion)
+        self._waiting: dict[str, list[StartGroup]] = {}  # by owner, the next start group last
+        for start_group in start_groups:
+            self._waiting.setdefault(start_group.gang.owner, []).append(start_group)
         for waiting in self._waiting.values():
             waiting.sort(key=_RANK, reverse=True)
         self._keys = {owner: owners.sort_key(waiting[-1]) for owner, waiting in self._waiting.items()}
@@ -114,26 +114,26 @@ class QueueOrder:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def head(self) -> Portion:
-        """Return the next portion without removing it."""
+    def head(self) -> StartGroup:
+        """Return the next start group without removing it."""
         heap, owners, keys = self._heap, self._owners, self._keys
         while True:
             key, owner = heap[0]
             if keys.get(owner) is not key:
                 heapq.heappop(heap)
                 continue
-            portion = self._waiting[owner][-1]
+            start_group = self._waiting[owner][-1]
             if self._first_current_at == owners.version or len(keys) == 1:
-                return portion
-            current = owners.sort_key(portion)
+                return start_group
+            current = owners.sort_key(start_group)
             if current == key:
                 self._first_current_at = owners.version
-                return portion
+                return start_group
             keys[owner] = current
             heapq.heapreplace(heap, (current, owner))
 
     def pop(self) -> None:
-        """Remove the portion that ``head`` returned last."""
+        """Remove the start group that ``head`` returned last."""
         if self._all_current_at != self._owners.version:
             self._first_current_at = _UNKNOWN
         _, owner = self._heap[0]

@@ -18,7 +18,7 @@ from calabash.kubernetes.objects.tenants import (
 from calabash.kubernetes.server.tenancy import readable
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Project, Tenant
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 
 SPEC = KubeTenantSpec(
     guarantee=4.0,
@@ -46,7 +46,7 @@ def test_a_tenants_queues_have_names_that_the_api_server_takes() -> None:
 
 
 def test_a_queue_is_counted_for_the_tenant_that_has_it_and_for_nobody_else() -> None:
-    people = People(
+    people = TenancyDirectory(
         tenants={"vision": Tenant(name="vision")},
         projects={("vision", "train"): Project(tenant="vision", name="train")},
     )

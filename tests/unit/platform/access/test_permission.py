@@ -12,7 +12,7 @@ from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind, TokenRecord, User
 from calabash.platform.access.permission import GROUPS_KEPT_S, Permission
-from calabash.platform.tenancy.directory import People, by_user
+from calabash.platform.tenancy.directory import TenancyDirectory, by_user
 
 OWNER, ANN = 1 << 20, pwd.getpwnam("games").pw_uid
 VISION = {"vision": Tenant(name="vision", groups=("lab",)), "speech": Tenant(name="speech")}
@@ -23,7 +23,7 @@ def peer(uid: int) -> Peer:
 
 
 def rules(*members: Member, groups: set[str] | None = None, users: tuple[User, ...] = ()) -> Permission:
-    people = People(tenants=VISION, members=by_user(members), users={u.name: u for u in users})
+    people = TenancyDirectory(tenants=VISION, members=by_user(members), users={u.name: u for u in users})
     return Permission(
         0,
         everybody=True,

@@ -26,7 +26,7 @@ from calabash.model.messages import (
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant
 from calabash.platform.access.visibility import Held, Visibility
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.owners import AllocationOwner
 
 ANN = Principal(user="ann", uid=1001, roles=(Member(user="ann", role=Role.MEMBER, tenant="vision"),))
@@ -50,7 +50,7 @@ SHOWN: dict[type[Name], str] = {
 
 
 def visibility(who: Principal, *, gang: str = "") -> Visibility:
-    people = People(
+    people = TenancyDirectory(
         tenants={name: Tenant(name=name) for name in ("vision", "speech")},
         members={
             "ann": (Member(user="ann", role=Role.MEMBER, tenant="vision"),),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from calabash.platform.home.limits import Limits
-from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.http.server import Listener, Receive, Send, Server, connection_of
 from calabash.platform.http.sockets import listening
 
@@ -45,7 +45,7 @@ def test_a_request_that_is_there_before_its_turn_is_answered_in_its_turn(
             client.settimeout(60)
             client.connect(str(path))
             client.sendall(b"GET /v1/x HTTP/1.1\r\nHost: pool\r\n\r\n")
-        server = Server([listener], Fairness(Limits(), exempt=lambda _: True))
+        server = Server([listener], UserRequestLimits(Limits(), exempt=lambda _: True))
         serving = threading.Thread(target=server.run, args=(_answer,))
         serving.start()
         try:
@@ -74,7 +74,7 @@ def test_connections_beyond_the_descriptors_are_answered_503_and_later_ones_are_
 
     with Listener(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listening(path, listener)
-        server = Server([listener], Fairness(Limits(), exempt=lambda _: True))
+        server = Server([listener], UserRequestLimits(Limits(), exempt=lambda _: True))
         serving = threading.Thread(target=server.run, args=(_answer,))
         serving.start()
         try:

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from calabash.platform.home.limits import Limits
-from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.request_limits import UserRequestLimits
 
 ANN, EVE = 1, 2
 
 
-def fairness(now: list[float], **limits: int) -> Fairness:
-    return Fairness(Limits(**limits), exempt=lambda uid: uid == 0, clock=lambda: now[0])
+def fairness(now: list[float], **limits: int) -> UserRequestLimits:
+    return UserRequestLimits(Limits(**limits), exempt=lambda uid: uid == 0, clock=lambda: now[0])
 
 
 def test_connections_are_counted_per_user() -> None:

@@ -14,9 +14,9 @@ from calabash.net.objects.specs import decode, parse_kind
 from calabash.platform.access.permission import Permission
 from calabash.platform.networks.rights import NetworkRights
 from calabash.platform.networks.store import NetworkStore
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 
-PEOPLE = People(tenants={name: Tenant(name=name) for name in ("vision", "speech")})
+PEOPLE = TenancyDirectory(tenants={name: Tenant(name=name) for name in ("vision", "speech")})
 ROOT = Principal(user="root", uid=0, roles=(Member(user="root", role=Role.ADMIN),), own="root")
 ANN = Principal(user="ann", roles=(Member(user="ann", role=Role.MEMBER, tenant="vision"),))
 EVE = Principal(user="eve", roles=(Member(user="eve", role=Role.MEMBER, tenant="speech"),))

@@ -11,7 +11,7 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.model.tenancy import Member, Principal, Project, Role, Tenant
-from calabash.platform.tenancy.directory import People
+from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.queues import queue_of, tenant_queues
 from calabash.pool.queues import _specs
 from calabash.pool.requests.run_times import run_times
@@ -20,8 +20,8 @@ from calabash.sched.queues.hierarchy import Hierarchy
 ANN = Principal(user="ann", uid=1001, roles=(Member(user="ann", role=Role.MEMBER, tenant="vision"),))
 
 
-def people(*projects: Project, guarantee: float = 4.0) -> People:
-    return People(
+def people(*projects: Project, guarantee: float = 4.0) -> TenancyDirectory:
+    return TenancyDirectory(
         tenants={"vision": Tenant(name="vision", guarantee=guarantee)},
         projects={(p.tenant, p.name): p for p in projects},
     )

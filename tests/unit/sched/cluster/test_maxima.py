@@ -27,7 +27,7 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.cycle import Cycle
 from calabash.sched.decisions import Bind, Request
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.queues.gang import Portion
+from calabash.sched.queues.gang import StartGroup
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 
@@ -173,12 +173,12 @@ def test_full_cluster_refuses_many_shapes_without_a_score_for_each(monkeypatch: 
     assert len(scored) <= 20
     scheduler.finished("r0")
     scored.clear()
-    attempts: list[Portion] = []
+    attempts: list[StartGroup] = []
     attempt = Cycle._attempt
 
-    def attempted(cycle: Cycle, portion: Portion) -> Reason | None:
-        attempts.append(portion)
-        return attempt(cycle, portion)
+    def attempted(cycle: Cycle, start_group: StartGroup) -> Reason | None:
+        attempts.append(start_group)
+        return attempt(cycle, start_group)
 
     monkeypatch.setattr(Cycle, "_attempt", attempted)
     started = [decision.id for decision in scheduler.cycle(2.0) if isinstance(decision, Bind)]
@@ -188,16 +188,16 @@ def test_full_cluster_refuses_many_shapes_without_a_score_for_each(monkeypatch: 
 
 
 def test_request_that_is_refused_without_an_attempt_is_one_that_an_attempt_refuses() -> None:
-    refused: list[Portion] = []
+    refused: list[StartGroup] = []
     hopeless, attempt = Cycle._is_hopeless, Cycle._attempt
 
-    def checked(cycle: Cycle, portion: Portion) -> bool:
-        if not hopeless(cycle, portion):
+    def checked(cycle: Cycle, start_group: StartGroup) -> bool:
+        if not hopeless(cycle, start_group):
             return False
         promises, position = [*cycle._held.reservations], cycle._state.registry.version
-        assert attempt(cycle, portion) is Reason.NO_CAPACITY
+        assert attempt(cycle, start_group) is Reason.NO_CAPACITY
         assert (cycle._held.reservations, cycle._state.registry.version) == (promises, position)
-        refused.append(portion)
+        refused.append(start_group)
         return True
 
     with pytest.MonkeyPatch.context() as patched:

@@ -1,11 +1,11 @@
-"""Tests of portions: their equivalence keys, and that equal shapes of waiting requests are one object."""
+"""Tests of start groups: their equivalence keys, and that equal shapes of waiting requests are one object."""
 
 from __future__ import annotations
 
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Defer, Request
-from calabash.sched.queues.gang import portions_of
+from calabash.sched.queues.gang import start_groups_of
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 
@@ -33,12 +33,12 @@ def test_equal_shapes_of_waiting_requests_are_one_object() -> None:
     assert world.registry.request("a").shape is world.registry.request("b").shape
 
 
-def test_equivalence_key_of_an_old_portion_follows_changes_of_its_gang() -> None:
+def test_equivalence_key_of_an_old_start_group_follows_changes_of_its_gang() -> None:
     world = scheduler(1)
     for i in range(3):
         world.submit(member(f"m{i}", min_member=1))
     gang = world.registry.gang_of("m0")
-    surplus = [p for p in portions_of(gang) if p.requests[0].id != "m0"]
+    surplus = [p for p in start_groups_of(gang) if p.requests[0].id != "m0"]
     assert [p.equivalence_key for p in surplus] == [("q", 0, card(), 1)] * 2
     world.cycle(0.0)
     assert [p.equivalence_key for p in surplus] == [("q", 0, card(), 0)] * 2
@@ -47,9 +47,9 @@ def test_equivalence_key_of_an_old_portion_follows_changes_of_its_gang() -> None
 def test_core_of_several_members_and_incomplete_gang_have_no_equivalence_key() -> None:
     world = scheduler(1)
     world.submit(member("m0", min_member=2))
-    assert [p.equivalence_key for p in portions_of(world.registry.gang_of("m0"))] == [None]
+    assert [p.equivalence_key for p in start_groups_of(world.registry.gang_of("m0"))] == [None]
     world.submit(member("m1", min_member=2))
-    assert [p.equivalence_key for p in portions_of(world.registry.gang_of("m0"))] == [None]
+    assert [p.equivalence_key for p in start_groups_of(world.registry.gang_of("m0"))] == [None]
 
 
 def test_only_the_reserved_request_of_equivalent_ones_has_an_estimated_start() -> None:

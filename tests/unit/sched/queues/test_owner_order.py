@@ -28,7 +28,7 @@ from calabash.sched.cluster import engine, placer
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.explain import verdicts
 from calabash.sched.queues.fairshare import Amount
-from calabash.sched.queues.gang import Gang, portions_of
+from calabash.sched.queues.gang import Gang, start_groups_of
 from calabash.sched.queues.owner_order import OwnerUse, QueueOrder
 
 ONE = Shape(gpu_count=1, gpu_milli=1000)
@@ -191,7 +191,7 @@ def test_caches_of_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=examples(100))
 @given(seed=st.integers(0, 2**32))
-def test_portions_follow_the_ranks_of_owners_over_random_starts_and_evictions(seed: int) -> None:
+def test_start_groups_follow_the_ranks_of_owners_over_random_starts_and_evictions(seed: int) -> None:
     chance, use = random.Random(seed), OwnerUse()
     owners = [f"o{number}" for number in range(chance.randrange(2, 6))]
     gangs = []
@@ -201,17 +201,17 @@ def test_portions_follow_the_ranks_of_owners_over_random_starts_and_evictions(se
         gang.refresh()
         use.add_request("q", request.owner)
         gangs.append(gang)
-    left = [portion for gang in gangs for portion in portions_of(gang)]
+    left = [start_group for gang in gangs for start_group in start_groups_of(gang)]
     order, amount = QueueOrder(left, use), Amount(gpu_milli=1000)
     running: list[str] = []
     while left:
-        portion = order.head()
-        assert portion is min(left, key=use.sort_key)
+        start_group = order.head()
+        assert start_group is min(left, key=use.sort_key)
         order.pop()
-        left.remove(portion)
+        left.remove(start_group)
         if chance.random() < 0.5:
-            use.start("q", portion.gang.owner, amount)
-            running.append(portion.gang.owner)
+            use.start("q", start_group.gang.owner, amount)
+            running.append(start_group.gang.owner)
         if running and chance.random() < 0.2:
             owner = running.pop(chance.randrange(len(running)))
             use.stop("q", owner, amount)
