@@ -35,16 +35,6 @@ TAKEN_BACK = {
     "device",
 }
 SOON_S = 20.0  # effects of a fault show up within this time after it
-_AWAY_WORDS = (
-    "no pool answers",
-    "did not answer",
-    "is going down",
-    "shutting down",
-    "connection",
-    "disk",
-    "database",
-    "answered nothing",
-)
 
 
 def unexplained(run: Run, record: Json | None, faults: Sequence[Fault]) -> str:

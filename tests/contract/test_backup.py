@@ -18,7 +18,6 @@ from tests.contract.test_store_networks import PORT, RED, SECRET
 from tests.contract.test_store_tenancy import TOKEN, VISION
 from tests.postgres import DATABASES, Server
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.store import open_store, tables
 from calabash.adapters.store.backup import checked_backup, restore_backup, write_backup
 from calabash.adapters.store.database import Database
@@ -32,6 +31,7 @@ from calabash.platform.billing.rating_process import RatingOrder, rate_month
 from calabash.platform.billing.service import Billing
 from calabash.platform.billing.verification_process import verify
 from calabash.platform.home.backup import create_backup, restore_pool
+from calabash_testing.clock import VirtualClock
 
 
 @pytest.fixture

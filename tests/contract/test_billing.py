@@ -22,7 +22,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from tests.postgres import DATABASES
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.documents.invoice_csv import items_csv
 from calabash.adapters.store import Retention, Store, open_store, tables
 from calabash.adapters.store.audit import AuditTable
@@ -40,6 +39,7 @@ from calabash.platform.billing.documents import draft_number, invoice_of
 from calabash.platform.billing.rating_process import RatingOrder, rate_month
 from calabash.platform.billing.service import Billing
 from calabash.platform.billing.verification_process import verify
+from calabash_testing.clock import VirtualClock
 
 BEGIN_S = datetime(2026, 11, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
 END_S = datetime(2026, 12, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()

@@ -15,7 +15,7 @@ from tests.daemons.world import until
 from tests.kube.cluster import Cluster
 
 from calabash.adapters.kube import KubeClient, KubeError, load_client
-from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS, KubeNetworkObject, resource_name
+from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS, KubeNetworkObject
 from calabash.adapters.store import open_store
 from calabash.kubernetes.server.network_reconciler import KubeNetworkKeeper
 from calabash.model.errors import Reason
@@ -79,10 +79,10 @@ def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, store: Netw
     vpc = f"v{uuid.uuid4().hex[:8]}"
 
     def write(kind: NetworkKind, path: str, **spec: Any) -> None:
-        kube.create(NETWORK_KINDS[kind], {"metadata": {"name": resource_name(path)}, "spec": spec})
+        kube.create(NETWORK_KINDS[kind], {"metadata": {"name": path.replace("/", ".")}, "spec": spec})
 
     def read(kind: NetworkKind, path: str) -> KubeNetworkObject | None:
-        return kube.get(NETWORK_KINDS[kind], resource_name(path))
+        return kube.get(NETWORK_KINDS[kind], path.replace("/", "."))
 
     def valid(kind: NetworkKind, path: str) -> tuple[str, str]:
         found = read(kind, path)
@@ -122,7 +122,7 @@ def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, store: Netw
         (NetworkKind.SECURITY_GROUP, f"{vpc}/web"),
         (NetworkKind.PORT, f"{vpc}/a/web1"),
     ):
-        kube.delete(NETWORK_KINDS[kind], resource_name(path))
+        kube.delete(NETWORK_KINDS[kind], path.replace("/", "."))
     until(lambda: read(NetworkKind.VPC, vpc) is None, what="the VPC to go when nothing needs it")
     assert not store.state().kept
 

@@ -348,7 +348,7 @@ def test_database_of_the_first_version_is_upgraded_with_its_content(url: str) ->
     old.close()
     store = open_store(url)
     assert [(u.allocation, u.sequence) for u in store.usage()] == [("a1", 0), ("a2", 0), ("a1", 1)]
-    so_far = store.usage_sums.so_far(_record("a1"))
+    so_far = store.usage_sums.all_so_far([_record("a1")]).get(AllocationId("a1"))
     assert so_far is not None
     assert (so_far.until_s, so_far.next_sequence, so_far.used_gpu_s) == (3.0, 2, {0: 2.0})
     assert store.administration.queues() == [QueueRecord(name="prod", deserved=2.0)]

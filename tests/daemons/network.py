@@ -15,7 +15,6 @@ from tests.daemons.world import World
 from calabash.model.tenancy import Role
 
 # No answer to a user of the other tenant may contain any of these.
-CANARY = "zqcanary"
 SETTINGS = "[console.limits]\nrequests_per_second = 100000\nrequests_at_once = 100000\nrefused_per_minute = 100000\n"
 
 

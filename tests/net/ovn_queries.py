@@ -10,6 +10,7 @@ import time
 
 from tests.net.packets import mac_bytes
 
+from calabash.adapters.ovn.northbound import Northbound
 from calabash.controllers.lab.station import Station
 
 _ASK_S = 0.5
@@ -124,3 +125,10 @@ def _pour(sender: Station, address: str, number: int, end: threading.Event) -> N
                 client.send(data)
         except OSError:
             return
+
+
+def ports_up(northbound: Northbound) -> frozenset[str]:
+    """Return the names of the ports that a host has bound. OVN also reports the ports of a host that has died."""
+    with northbound.session.reading() as replica:
+        ports = replica.tables.get("Logical_Switch_Port", {}).values()
+        return frozenset(str(port["name"]) for port in ports if port.get("up"))

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.net.ovn_queries import ports_up
+
 from calabash.adapters.links import namespaces
 from calabash.adapters.ovn.northbound import Northbound
 from calabash.controllers.appliances import processes
@@ -22,7 +24,7 @@ from calabash.controllers.lab.host import CARDS
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.station import Station
 from calabash.model.errors import CalabashError
-from calabash.model.network import NetworkObject, Port, Subnet, Vpc, vpc_of
+from calabash.model.network import NetworkObject, Port, Subnet, Vpc
 from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM
 from calabash.net.ovn.translation.platform import platform_rows
@@ -96,7 +98,7 @@ class RealizedLab:
         lengths = {cidr.version: cidr.prefixlen for cidr in subnet.cidrs}
         addresses = [f"{address}/{lengths[address.version]}" for address in found.addresses]
         made = self.lab.station(host, port, found.mac, addresses, [str(gateway) for gateway in subnet.gateways])
-        eventually(lambda: port in self.north.ports_up(vpc_of(port)), f"port {port} is bound")
+        eventually(lambda: port in ports_up(self.north), f"port {port} is bound")
         return made
 
 

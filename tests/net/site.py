@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.daemons.world import until
+from tests.net.ovn_queries import ports_up
 
 from calabash.adapters.ovn.northbound import Northbound
 from calabash.controllers.lab.lab import Lab
@@ -91,6 +92,6 @@ class Site:
             [str(address) for address in router_addresses(subnet)],
         )
         self._stations[name] = made
-        until(lambda: name in self.northbound.ports_up(name.split("/", 1)[0]), within_s=60, what=f"{name} is bound")
+        until(lambda: name in ports_up(self.northbound), within_s=60, what=f"{name} is bound")
         self.lab.central.nbctl("--wait=hv", "sync")
         return made

@@ -40,10 +40,6 @@ class Stream(Background):
     def sent(self) -> int:
         return len(self._sent)
 
-    def flows(self) -> bool:
-        """Return True if a frame has arrived."""
-        return bool(self._sniffer.frames_with(_MARK))
-
     def _longest(self, came: list[int]) -> float:
         times = [self._sent[0], *(self._sent[number] for number in came), self._sent[-1]]
         return max((after - before for before, after in itertools.pairwise(times)))

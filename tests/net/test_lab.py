@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -115,4 +116,5 @@ def test_down_leaves_nothing(lab_prefix: str, tmp_path: Path) -> None:
 
 def _long_queues(host: LabHost) -> int:
     """A switch has one more such socket, by which it only sends."""
-    return sum(length >= queues.QUEUE_BYTES for length in queues.lengths(host.daemon("ovs-vswitchd").pid))
+    copies = queues._copies(host.daemon("ovs-vswitchd").pid)
+    return sum(each.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= queues.QUEUE_BYTES for each in copies)

@@ -296,7 +296,7 @@ def test_edits_of_own_rows_are_noticed_and_edits_of_other_rows_are_not(server: D
         server.ctl("set", "logical_router", "cb-red", "options:dynamic_neigh_routers=false")
         until(lambda: told)
         assert told == [frozenset(("red",))]
-        northbound.session.reconnect()
+        server.control("ovsdb-server/reconnect")  # closes all connections
         until(lambda: len(full) == 2)
     finally:
         northbound.close()

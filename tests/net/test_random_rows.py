@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.daemons.world import until
 from tests.net import needs
+from tests.net.ovn_queries import ports_up
 from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.adapters.ovn.northbound import Northbound
@@ -67,6 +68,6 @@ def _carried(plane: Lab, northbound: Northbound, networks: Networks) -> None:
         words += ["--", "set", "interface", f"p{number}", f"external_ids:iface-id={name}"]
     plane.host("h1").vsctl(*words[1:])
     plane.central.nbctl("--wait=hv", "sync", timeout_s=60)
-    until(lambda: names <= set().union(*map(northbound.ports_up, networks.vpcs)), what="every port is up")
+    until(lambda: names <= ports_up(northbound), what="every port is up")
     plane.host("h1").vsctl("del-br", "br-int")
     plane.central.nbctl("--wait=hv", "sync", timeout_s=60)

@@ -23,7 +23,6 @@ from tests.examples import SEARCHING
 from tests.oracle.billing_histories import TENANT, BillingHistory
 from tests.oracle.invoices import COINS, Account, Line, LineName, Month, Use, expected, half_even, month_of
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.store import open_store
 from calabash.adapters.store.billing.documents import InvoiceRecord
 from calabash.adapters.store.billing.tables import guarantees
@@ -40,6 +39,7 @@ from calabash.platform.billing.documents import invoice_of, record_of, tariff_of
 from calabash.platform.billing.rating_process import RatingOrder, month_invoice, rate_month
 from calabash.platform.billing.service import Billing
 from calabash.platform.billing.verification_process import verify
+from calabash_testing.clock import VirtualClock
 
 _ASKED = os.environ.get("CALABASH_BILLING_HISTORIES")
 HISTORIES = int(_ASKED or ("1000" if SEARCHING else "24"))

@@ -370,19 +370,3 @@ def open_profiles(geometry: MigGeometry, state: MigState) -> tuple[int, ...]:
 def _open_profiles(geometry: MigGeometry, state: MigState) -> tuple[int, ...]:
     largest_first = sorted(geometry.profiles, key=lambda profile: (-profile.slices, -profile.compute))
     return tuple(len(legal_starts(geometry, profile, state)) for profile in largest_first)
-
-
-@lru_cache(maxsize=65536)
-def best_start(geometry: MigGeometry, name: str, state: MigState) -> tuple[int, tuple[int, ...]] | None:
-    """Return the best start of a profile and the resulting ``open_profiles``; None if the profile does not fit."""
-    profile = geometry.profile(name)
-    if profile is None:
-        return None
-    choices = [
-        (open_profiles(geometry, with_instance(state, profile, start)), start)
-        for start in legal_starts(geometry, profile, state)
-    ]
-    if not choices:
-        return None
-    left, start = max(choices)
-    return start, left

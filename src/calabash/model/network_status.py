@@ -46,19 +46,3 @@ class NetworkCondition:
     reason: str = ""
     message: str = ""
     since_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkStatus:
-    """Status of one network object.
-
-    Args:
-        generation: the generation of the object that was last requested.
-        observed_generation: the generation that is configured.
-        host: the host on which the object is active; "" if it has none.
-    """
-
-    generation: int
-    observed_generation: int = 0
-    conditions: tuple[NetworkCondition, ...] = ()
-    host: str = ""

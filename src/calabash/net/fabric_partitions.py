@@ -25,7 +25,6 @@ from calabash.model.fabric import FabricCondition, FabricEndpoint, FabricPlane, 
 from calabash.model.request import DEFAULT_TENANT
 
 PKEY_DEFAULT = 0x7FFF  # the management partition, which contains every port
-PKEY_MAX = 0x7FFF  # 15 bits; the 16th bit is the membership type
 _GUID = re.compile(r"[0-9a-f]{16}")
 _VF = re.compile(r"[a-z0-9][-a-z0-9.]*/[a-z0-9][-a-z0-9_.]*/vf[0-9]{1,3}")
 _NVLINK = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:]{0,63}")

@@ -6,16 +6,11 @@ are close to those on the real trace.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 
 from calabash.model.errors import CalabashError
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.cluster.spec import NodeSpec
-from calabash.sim.openb import NODE_COLUMNS, POD_COLUMNS
 from calabash.sim.workload import TraceRequest, Workload, simple_node
 
 # (model, devices, vCPU, host memory in GiB, number of such nodes in a thousand)
@@ -71,22 +66,3 @@ def workload(request_count: int, seed: int = 0) -> Workload:
         )
         requests.append(TraceRequest(name=f"request-{index:05d}", shape=shape))
     return Workload(name=f"generated-{seed}", requests=tuple(requests))
-
-
-def write_openb(nodes: Sequence[NodeSpec], requests: Workload, folder: Path) -> tuple[Path, Path]:
-    """Write nodes and requests as files in the openb format; return the paths of the nodes file and the pods file."""
-    node_file, pod_file = folder / "nodes.csv", folder / "pods.csv"
-    with node_file.open("w", newline="", encoding="utf-8") as sink:
-        rows = csv.writer(sink)
-        rows.writerow(NODE_COLUMNS)
-        for node in nodes:
-            model = node.gpus[0].model if node.gpus else ""
-            rows.writerow((node.name, node.cpu_milli, node.memory_mib, len(node.gpus), model))
-    with pod_file.open("w", newline="", encoding="utf-8") as sink:
-        rows = csv.writer(sink)
-        rows.writerow((*POD_COLUMNS, "gpu_spec"))
-        for request in requests.requests:
-            s = request.shape
-            spec = "|".join(sorted(s.models))
-            rows.writerow((request.name, s.cpu_milli, s.memory_mib, s.gpu_count, s.gpu_milli, spec))
-    return node_file, pod_file

@@ -76,11 +76,6 @@ class Connections:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of requests that are held in memory."""
-        return self._held_bytes
-
     def open(self, address: str, close: Callable[[], object]) -> Connection | None:
         """Add a new connection, and close another one if there are too many; return None if the new one is refused.
 

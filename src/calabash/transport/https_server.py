@@ -103,10 +103,6 @@ class HttpsServer:
         """
         self._context = context
 
-    def open_connections(self) -> int:
-        """Return the number of open connections, including those in their handshake."""
-        return len(self._connections)
-
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         accepting = asyncio.create_task(self._acceptor.run())

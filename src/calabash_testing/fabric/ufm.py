@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from calabash.net.fabric_partitions import PKEY_DEFAULT, PKEY_MAX
+from calabash.net.fabric_partitions import PKEY_DEFAULT
+
+PKEY_MAX = 0x7FFF  # 15 bits; the 16th bit is the membership type
 
 _GUID = re.compile(r"(0x)?[0-9a-fA-F]{16}")
 _ONE = re.compile(r"/ufmRest(?:V3)?/resources/pkeys/(0x[0-9a-fA-F]+)(?:/guids/([^?/]+))?")

@@ -286,10 +286,10 @@ def test_bodies_of_one_peer_are_bounded_in_all_and_another_peers_body_is_taken()
             with contextlib.suppress(OSError):
                 line.sendall(b"x" * 1_000_000)
             lines.append(line)
-            held.append(server._connections.held_bytes)
+            held.append(server._connections._held_bytes)
         for _ in range(3):
             assert ask(target, b"y" * (1 << 20)) == 200
-            held.append(server._connections.held_bytes)
+            held.append(server._connections._held_bytes)
     finally:
         for line in lines:
             line.close()

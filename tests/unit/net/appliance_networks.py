@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
 from msgspec.structs import replace
 
+from calabash.model.errors import CalabashError
 from calabash.model.network import (
     Eip,
     GatewayKind,
@@ -19,6 +22,8 @@ from calabash.model.network import (
     Vpc,
 )
 from calabash.model.network_services import Backend, CheckKind, HealthCheck, Layer, LoadBalancer, TransportProtocol
+from calabash.net.appliances.model import Replica
+from calabash.net.appliances.replicas import replicas_of
 from calabash.net.objects.collection import NetworkObjects
 
 UPLINK = Uplink(name="up", cidr=IPv4Network("198.51.100.0/24"), gateway=IPv4Address("198.51.100.1"), number=1)
@@ -76,3 +81,11 @@ def tenant(vpc: str, number: int, *, check: HealthCheck | None = None, certifica
 
 def build_networks(*tenants: list[NetworkObject]) -> NetworkObjects:
     return NetworkObjects.from_objects([UPLINK, *(item for items in tenants for item in items)], 1)
+
+
+def replicas(networks: NetworkObjects, closed: Sequence[IPv4Network] = ()) -> Iterator[Replica]:
+    """Yield the replicas of all gateways and load balancers, except of those for which ``replicas_of`` raises an error."""
+    items: list[NetworkGateway | LoadBalancer] = [*networks.all(NetworkGateway), *networks.all(LoadBalancer)]
+    for item in items:
+        with contextlib.suppress(CalabashError):
+            yield from replicas_of(networks, item, closed)

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.store import Store, open_store
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
@@ -23,6 +22,7 @@ from calabash.node.membership.lease import LeaseMembership
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.slots.content import SlotDevice
 from calabash.sharing.protocol import Edits
+from calabash_testing.clock import VirtualClock
 
 CARDS = tuple(
     Device(uuid=DeviceUuid(f"GPU-{i}"), index=i, vendor="nvidia", model="A100", memory_mib=40_000) for i in range(2)

@@ -41,12 +41,6 @@ def dust(count: int = 1, slices: int = 1, most: int = 64, milli: int = 0, mib: i
     return Shape(gpu_count=count, gpu_milli=milli, gpu_memory_mib=mib, gpu_slices=slices, gpu_slices_max=most)
 
 
-def borrower(
-    name: str, shape: Shape, row: int, *devices: int, start_s: float = 0.0
-) -> tuple[Request, NodePlacement, float]:
-    return Request(id=name, shape=shape, queue="batch"), NodePlacement(node=row, devices=devices), start_s
-
-
 @pytest.mark.parametrize("most", [1, 3, 7, 16, 32, 48, 64])
 def test_device_that_is_full_by_count_is_charged_as_a_whole_one(most: int) -> None:
     scheduler = Scheduler([node("a", 1)], [QueueSpec(name="q", limit=UNLIMITED._replace(gpu_milli=WHOLE_MILLI))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,9 @@ from tests.examples import examples
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.shape import WHOLE_MILLI
+from calabash.sched.cluster.spec import NodeSpec
 from calabash.sim import generate, openb, trace
+from calabash.sim.openb import NODE_COLUMNS, POD_COLUMNS
 from calabash.sim.rows import read_csv, read_jsonl
 from calabash.sim.workload import Workload
 
@@ -177,13 +179,32 @@ def test_every_written_row_is_read_or_refused(tmp_path_factory: pytest.TempPathF
     assert found == rows
 
 
+def write_openb(nodes: Sequence[NodeSpec], requests: Workload, folder: Path) -> tuple[Path, Path]:
+    """Write nodes and requests as files in the openb format; return the paths of the nodes file and the pods file."""
+    node_file, pod_file = folder / "nodes.csv", folder / "pods.csv"
+    with node_file.open("w", newline="", encoding="utf-8") as sink:
+        rows = csv.writer(sink)
+        rows.writerow(NODE_COLUMNS)
+        for node in nodes:
+            model = node.gpus[0].model if node.gpus else ""
+            rows.writerow((node.name, node.cpu_milli, node.memory_mib, len(node.gpus), model))
+    with pod_file.open("w", newline="", encoding="utf-8") as sink:
+        rows = csv.writer(sink)
+        rows.writerow((*POD_COLUMNS, "gpu_spec"))
+        for request in requests.requests:
+            s = request.shape
+            spec = "|".join(sorted(s.models))
+            rows.writerow((request.name, s.cpu_milli, s.memory_mib, s.gpu_count, s.gpu_milli, spec))
+    return node_file, pod_file
+
+
 @settings(max_examples=examples(10), deadline=None)
 @given(seed=st.integers(0, 1000), count=st.integers(1, 60))
 def test_written_openb_files_are_read_back_completely(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int
 ) -> None:
     nodes, workload = generate.cluster(count, seed), generate.workload(count, seed)
-    node_file, pod_file = generate.write_openb(nodes, workload, tmp_path_factory.mktemp("openb"))
+    node_file, pod_file = write_openb(nodes, workload, tmp_path_factory.mktemp("openb"))
     assert openb.read_nodes(node_file) == nodes
     assert openb.read_pods(pod_file).requests == workload.requests
 

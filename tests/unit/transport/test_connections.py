@@ -88,7 +88,7 @@ def test_bytes_are_bounded_and_taken_from_the_peer_that_holds_most() -> None:
     assert honest not in table.closed
     table.ended(second)
     table.release(honest)
-    assert table.held_bytes == 0
+    assert table._held_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_no_history_exceeds_a_bound(steps: list[tuple[str, int, Activity, int]])
         alive = [c for there in table._by_peer.values() for c in there]
         assert len(table) == len(alive) <= 5
         assert max(Counter(c.peer for c in alive).values(), default=0) <= 3
-        assert table.held_bytes == sum(c.held_bytes for c in alive) <= 100
+        assert table._held_bytes == sum(c.held_bytes for c in alive) <= 100

@@ -39,11 +39,6 @@ def lengthen_at(remote: str) -> int:
     return lengthen(pid)
 
 
-def lengths(pid: int) -> list[int]:
-    """Return the queue lengths of a process's AF_PACKET sockets, in bytes."""
-    return [each.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in _copies(pid)]
-
-
 def _copies(pid: int) -> Iterator[socket.socket]:
     """Yield a duplicate of each AF_PACKET socket of the process, closed before the next."""
     try:

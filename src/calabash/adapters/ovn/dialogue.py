@@ -71,7 +71,6 @@ class Dialogue:
         self._leader_only = True
         self._lock = ""
         self._probed_s = 0.0
-        self.leave = False
 
     def begin(self, wanted: Mapping[str, Sequence[str]], *, leader_only: bool) -> dict[str, dict[str, ColumnType]]:
         """Read the schema and the state of the server; return the types of the wanted columns that the database has.
@@ -161,7 +160,7 @@ class Dialogue:
     def _receive(self, until_s: float) -> None:
         now = time.monotonic()
         self._wire.wait(self._woken, min(until_s, now + SILENT_S) - now)
-        if self._stop() or self.leave:
+        if self._stop():
             raise LostError("left")
         for message in self._wire.received():
             self._take(message)

@@ -183,19 +183,6 @@ class Northbound:
                     found[str(row["name"])] = tuple(str(one["chassis_name"]) for one in rows)
         return found
 
-    def ports_up(self, vpc: str) -> frozenset[str]:
-        """Return the names of the VPC's ports that a host has bound.
-
-        OVN also reports the ports of a host that has died.
-        """
-        with self.session.reading() as replica:
-            ports = replica.tables.get("Logical_Switch_Port", {})
-            return frozenset(
-                str(ports[row]["name"])
-                for row, table in self._owned.of_owner(vpc).items()
-                if table == "Logical_Switch_Port" and ports[row].get("up")
-            )
-
     def _told(self, replica: Replica, events: Sequence[RowEvent]) -> None:
         if not events:
             self._owned.rebuild(replica)

@@ -192,12 +192,6 @@ class Session:
             )
         return results_of(pending, self.database)[len(guard) :]
 
-    def reconnect(self) -> None:
-        """Close the connection, and read all tables again from the same server or another."""
-        if (dialogue := self._dialogue) is not None:
-            dialogue.leave = True
-            self._notify()
-
     def _notify(self) -> None:
         with self._changed:
             if self._wake >= 0:

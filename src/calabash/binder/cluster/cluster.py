@@ -245,10 +245,6 @@ class ClusterScheduler:
         wake_at_s = self.scheduler.wake_at_s()
         return now_s >= self._cycle_due_s or (wake_at_s is not None and wake_at_s <= now_s)
 
-    def explain_wait(self, allocation: AllocationId, now_s: float) -> Explanation:
-        """Return why the request waits. Raises CalabashError if it does not wait."""
-        return self.scheduler.explain(allocation, now_s)
-
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _remove_placement(self, allocation: AllocationId) -> None:

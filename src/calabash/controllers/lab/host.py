@@ -125,11 +125,6 @@ class LabHost:
         """Return the reply of a daemon to a command, such as ``dpif/show``. Raises CalabashError."""
         return daemon_control.ask(self.daemon(daemon).control, words[0], words[1:], timeout_s=timeout_s)
 
-    def ofctl(self, *words: str) -> str:
-        """Return the output of ``ovs-ofctl`` for bridges of this host, such as ``dump-flows br-int``. Raises CalabashError."""
-        known = [f"unix:{self.directory / word}.mgmt" if word.startswith("br-") else word for word in words]
-        return program_output((*self.programs.command("ovs-ofctl"), "-O", "OpenFlow15", *known))
-
     def lengthen_queues(self) -> int:
         """Lengthen the receive queues of new ports, so that bursts of TCP are not dropped; return their number."""
         return queues.lengthen(self.daemon("ovs-vswitchd").pid)

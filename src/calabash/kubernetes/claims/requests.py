@@ -58,11 +58,6 @@ class _Ask:
     parameters: SliceParameters
 
 
-def is_ours(found: DeviceClass) -> bool:
-    """Return True if the selectors of a device class require this driver."""
-    return _demands(found, ()).driver == DRIVER
-
-
 def request_of(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> GpuRequest | None:
     """Return the request of a claim; None if it asks for no device of this driver, or only for admin access.
 

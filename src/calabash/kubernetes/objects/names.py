@@ -64,4 +64,3 @@ DEVICE_TAINT = f"{GROUP}/gpu"  # keeps other pods off nodes whose devices the pl
 NETWORK_FINALIZER = f"{GROUP}/network"  # keeps a deleted network object until the server has released it
 
 CDI_KIND = f"{GROUP}/slot"
-FIELD_MANAGER = "calabash"

@@ -205,11 +205,6 @@ class PlannerService(TermCore):
     def skipped_counts(self) -> Mapping[str, int]:
         return self.skipped.counts()
 
-    @property
-    def status_address(self) -> tuple[str, int]:
-        """Address at which probes and metrics are answered."""
-        return self._status.address if self._status is not None else ("", 0)
-
     def planned_node(self, uid: str) -> str | None:
         core = self._core
         if core is None or (not self._shard.everything and core.store.has_claims(uid)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import TypeVar
 
@@ -15,7 +15,6 @@ from calabash.model.network import (
     NatKind,
     NatRule,
     NetworkGateway,
-    NetworkKind,
     Port,
     Subnet,
     Uplink,
@@ -28,21 +27,6 @@ from calabash.net.appliances.naming import RANKS, outside_mac, outside_port, pai
 from calabash.net.objects.collection import NetworkObjects
 
 T = TypeVar("T", Port, Subnet, Uplink, Vpc)
-
-
-def replicas(networks: NetworkObjects, closed: Sequence[IPv4Network] = ()) -> Iterator[Replica]:
-    """Yield the replicas of all VPCs. Skips objects for which ``replicas_of`` raises an error.
-
-    Args:
-        closed: ranges of the platform's own networks, which VPCs must not reach.
-    """
-    for kind in (NetworkKind.GATEWAY, NetworkKind.LOAD_BALANCER):
-        for item in networks.items(kind):
-            if isinstance(item, NetworkGateway | LoadBalancer):
-                try:
-                    yield from replicas_of(networks, item, closed)
-                except CalabashError:
-                    continue
 
 
 def replicas_of(

@@ -40,7 +40,6 @@ class _Device:
 
     after_us: int = 0
     read_us: dict[int, int] = field(default_factory=dict)  # by pid
-    read_ns: int = 0  # by the agent's clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,14 +205,13 @@ class Auditor:
         self._restless &= names
 
     def _window(self, uuid: DeviceUuid, parts: list[tuple[OpenSlot, int]], now_ns: int) -> None:
-        device = self._devices.setdefault(uuid, _Device(read_ns=now_ns))
+        device = self._devices.setdefault(uuid, _Device())
         try:
             seen = self._seen(uuid, device)
         except (CalabashError, KeyError):
             return  # the next answer includes these samples
         if seen is None:
             return
-        device.read_ns = now_ns
         for slot, index in parts:
             name = slot.limits.allocation
             part = self._slices.setdefault((name, index), _Slice(since_ns=now_ns))

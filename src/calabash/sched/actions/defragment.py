@@ -53,12 +53,10 @@ class Moves:
 
     Args:
         moved: moved requests with their new placements, in the order of placement.
-        cost_milli: cost of the node, as in ``node_costs``.
     """
 
     placement: NodePlacement
     moved: tuple[tuple[Occupant, NodePlacement], ...]
-    cost_milli: int
 
 
 def node_costs(
@@ -137,7 +135,7 @@ def find_moves(
         tried += 1
         moves = _try_moves(transaction, placer, shape, row, moving)
         if moves is not None:
-            return Moves(placement=moves[0], moved=moves[1], cost_milli=int(costs[row]))
+            return Moves(placement=moves[0], moved=moves[1])
     return None
 
 

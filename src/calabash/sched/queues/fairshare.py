@@ -38,9 +38,6 @@ class Amount(NamedTuple):
     cpu_milli: int = 0
     host_memory_mib: int = 0
 
-    def minus(self, other: Amount) -> Amount:
-        return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2])
-
     def within(self, bound: Sequence[float]) -> bool:
         """Return True if no resource with a positive amount exceeds the bound."""
         return all(mine <= most + EPSILON for mine, most in zip(self, bound, strict=True) if mine > 0)

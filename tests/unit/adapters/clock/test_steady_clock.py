@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from calabash.adapters.clock import SteadyClock, VirtualClock
+from calabash.adapters.clock import SteadyClock
+from calabash_testing.clock import VirtualClock
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.unit.binder.local.test_machine import device
 
-from calabash.adapters.clock import VirtualClock
 from calabash.binder.local import wait_times
 from calabash.binder.local.binder import Binder
 from calabash.binder.local.machine import Start, Stop
@@ -22,6 +21,7 @@ from calabash.node.grant import Grant
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sched import CycleLimit, QueueSpec
 from calabash.sharing.protocol import Edits
+from calabash_testing.clock import VirtualClock
 
 PLACE = Placement(
     node=NodeName("here"), mode=ModeName("vgpu"), slices=(Slice(device=device(0).uuid, memory_mib=1, core_percent=1),)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.unit.binder.local.test_machine import device
 
-from calabash.adapters.clock import VirtualClock
 from calabash.binder.local.requests import Requester, WaitingRequest
 from calabash.binder.local.tracking import Tracker
 from calabash.binder.local.waiting import WaitingRequests
@@ -13,6 +12,7 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName
 from calabash.sched import Options, QueueSpec
+from calabash_testing.clock import VirtualClock
 
 
 class Line:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from tests.unit.binder.local.test_machine import device
 
-from calabash.adapters.clock import VirtualClock
 from calabash.binder.local.machine import Start
 from calabash.binder.local.requests import Requester, WaitingRequest
 from calabash.binder.local.tracking import Tracker
@@ -15,6 +14,7 @@ from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.sched import Options, QueueSpec
+from calabash_testing.clock import VirtualClock
 
 CHANGED = replace(device(1), replicas=3)
 

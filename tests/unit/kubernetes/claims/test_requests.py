@@ -12,7 +12,7 @@ from tests.unit.kubernetes.claims.claims_world import slice_config
 
 from calabash.adapters.kube.objects.claims import DeviceClass, ResourceClaimSpec
 from calabash.kubernetes.claims.expressions import EXPRESSION_MAX, demands_of
-from calabash.kubernetes.claims.requests import is_ours, request_of
+from calabash.kubernetes.claims.requests import request_of
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 
@@ -166,10 +166,13 @@ def test_what_cannot_be_counted_is_refused_with_its_request(request_: Any, messa
 
 
 def test_a_class_is_ours_by_its_selectors_and_not_by_its_name() -> None:
-    assert is_ours(CLASSES["gpu.nvidia.com"])
-    assert not is_ours(CLASSES["nic"])
-    assert not is_ours(a_class("calabash.dev", "true"))
-    assert not is_ours(a_class("either", f'{OURS} || device.driver == "gpu.nvidia.com"'))
+    others = {
+        "nic": CLASSES["nic"],
+        "calabash.dev": a_class("calabash.dev", "true"),
+        "either": a_class("either", f'{OURS} || device.driver == "gpu.nvidia.com"'),
+    }
+    assert request_of(spec(one("gpu.nvidia.com")), CLASSES) is not None
+    assert [name for name in others if request_of(spec(one(name)), others) is not None] == []
 
 
 def test_only_what_must_hold_is_demanded() -> None:

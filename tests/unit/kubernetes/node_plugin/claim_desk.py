@@ -13,7 +13,6 @@ from tests.unit.kubernetes.claims.claims_world import NODE, allocated, card
 from tests.unit.kubernetes.node_plugin.node_world import Agent
 
 from calabash.adapters.cdi import ContainerEdits, list_specs
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.claims import ClaimConsumer, ResourceClaim
 from calabash.adapters.kube.objects.core import Pod
@@ -28,6 +27,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.node.agent import Grant
 from calabash.node.membership.container import claim_allocation
+from calabash_testing.clock import VirtualClock
 
 CLAIM_UID = "11111111-2222-3333-4444-555555555555"
 REF = ClaimRef(namespace="ml", uid=CLAIM_UID, name="c")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from calabash.adapters.kube.objects.core import (
     Container,
     ContainerState,
@@ -100,8 +98,3 @@ class Agent:
         self.held.setdefault(record.id, record)
         self.instead_of[record.id] = frozenset(instead_of)
         return Grant(record=self.held[record.id], edits=Edits())
-
-
-def slot_of(grant: Grant, home: Path) -> Path:
-    """Return the directory that the slot of a grant would have."""
-    return home / "alloc" / grant.record.id

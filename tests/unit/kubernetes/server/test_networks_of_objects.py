@@ -10,7 +10,7 @@ import pytest
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import ServedCluster
 
-from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS, KubeNetworkObject, resource_name
+from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS, KubeNetworkObject
 from calabash.model.network import NetworkKind
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")
@@ -27,12 +27,12 @@ def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
 def write(cluster: ServedCluster, kind: NetworkKind, path: str, **spec: Any) -> None:
     resource = NETWORK_KINDS[kind]
     cluster.kube.patch(
-        resource, resource_name(path), body={"spec": spec}, style="apply", field_manager="ann", force=True
+        resource, path.replace("/", "."), body={"spec": spec}, style="apply", field_manager="ann", force=True
     )
 
 
 def read(cluster: ServedCluster, kind: NetworkKind, path: str) -> KubeNetworkObject | None:
-    return cluster.kube.get(NETWORK_KINDS[kind], resource_name(path))
+    return cluster.kube.get(NETWORK_KINDS[kind], path.replace("/", "."))
 
 
 def valid_condition(cluster: ServedCluster, kind: NetworkKind, path: str) -> tuple[str, str]:

@@ -12,7 +12,6 @@ import pytest
 from tests.unit.kubernetes.planner.world import until
 from tests.unit.kubernetes.server.served import ServedCluster
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.kube.objects.resources import GpuNodeDevice, GpuNodeSlice
 from calabash.adapters.store import open_store
 from calabash.kubernetes.objects.tenants import NamespacePlace, TenantMap
@@ -24,6 +23,7 @@ from calabash.kubernetes.server.views import HeldPart
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
+from calabash_testing.clock import VirtualClock
 
 # Litestar warns like this about every route with a name in its path.
 pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")

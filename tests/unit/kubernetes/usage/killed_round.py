@@ -67,7 +67,7 @@ def play(home: Path, step: str) -> None:
     server = ServerSide(open_store(f"sqlite:///{home / 'server.db'}"), cluster(("p0", "n1")))
     node = NodeSide("n1", home, server, entries=3)
     record = node.store.allocations()[0] if node.store.allocations() else node.grant(5, at_s=BEGIN_S)
-    so_far = node.store.usage_sums.so_far(record)
+    so_far = node.store.usage_sums.all_so_far([record]).get(record.id)
     node.until_s[record.id] = so_far.until_s if so_far else BEGIN_S
     written = round((node.until_s[record.id] - BEGIN_S) / 60)
     for number in range(written, INTERVALS):

@@ -284,10 +284,10 @@ def test_folded_rows_are_what_a_restarted_agent_goes_on_from(node: NodeSide, ser
         node.meter(held, 60.0)
     node.meter(ended, 60.0, last=True)
     node.meter(held, 60.0)
-    before = node.store.usage_sums.so_far(held)
+    before = node.store.usage_sums.all_so_far([held]).get(held.id)
     node.drain()
     node.begin(kept=0).keep_bounded()
-    assert node.store.usage_sums.so_far(held) == before
+    assert node.store.usage_sums.all_so_far([held]).get(held.id) == before
     assert [one.allocation for one in node.store.usage()] == [held.id, held.id]
     node.meter(held, 60.0)
     node.drain()
@@ -299,7 +299,7 @@ def test_a_container_that_is_made_anew_is_metered_under_numbers_of_its_own(node:
     node.meter(first, 60.0, last=True)
     again = node.grant(0, at_s=BEGIN_S + 1000)
     assert [held.granted_at for held in node.store.allocations()] == [BEGIN_S + 1000]
-    assert node.store.usage_sums.so_far(again) is None
+    assert node.store.usage_sums.all_so_far([again]).get(again.id) is None
     node.meter(again, 30.0)
     node.grant(0, at_s=BEGIN_S + 1000)
     node.drain()

@@ -148,7 +148,7 @@ class NodeSide:
 
     def meter(self, record: AllocationRecord, length_s: float, *, last: bool = False) -> UsageRecord:
         """Store the next usage interval of an allocation; with ``last``, in the transaction that releases it."""
-        so_far = self.store.usage_sums.so_far(record)
+        so_far = self.store.usage_sums.all_so_far([record]).get(record.id)
         since_s = self.until_s[record.id]
         number = so_far.next_sequence if so_far else 0
         one = interval(record, since_s, since_s + length_s, number)

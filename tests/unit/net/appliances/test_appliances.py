@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.net.appliance_networks import UPLINK, build_networks, tenant
+from tests.unit.net.appliance_networks import UPLINK, build_networks, replicas, tenant
 
 from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkGateway
@@ -19,7 +19,7 @@ from calabash.net.appliances import haproxy, keepalived, nft
 from calabash.net.appliances.model import BalancerReplica, NfvReplica, Translation
 from calabash.net.appliances.naming import is_pair, outside_mac, pair_ports
 from calabash.net.appliances.rendering import build_appliance
-from calabash.net.appliances.replicas import assign_hosts, placement_number, replicas, replicas_of
+from calabash.net.appliances.replicas import assign_hosts, placement_number, replicas_of
 
 RED = tenant("red", 1)
 ADDRESS = re.compile(r"(?<![0-9.])\d+\.\d+\.\d+\.\d+(?![0-9.])")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from calabash.adapters.clock import VirtualClock
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceProcess, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.allocations.occupancy import ANSWER_WITHIN_NS, Occupancy
+from calabash_testing.clock import VirtualClock
 
 CARD = DeviceUuid("GPU-1")
 

@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.examples import examples
 from tests.stand_ins import NothingListed
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.host.processes import Process
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
@@ -26,6 +25,7 @@ from calabash.node.allocations.retention import GRANT_GRACE_NS
 from calabash.node.allocations.table import FULL_SWEEP_NS, Allocations
 from calabash.node.membership.lease import LeaseMembership
 from calabash.node.slots import content as slots_content
+from calabash_testing.clock import VirtualClock
 
 
 class Crash(BaseException):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from calabash.adapters.clock import VirtualClock
 from calabash.model.request import AllocationId
 from calabash.node.audit.auditor import Auditor
 from calabash.node.audit.compare import Throttle
 from calabash.node.audit.loop import PATIENCE_NS, NodeAudit
+from calabash_testing.clock import VirtualClock
 
 STOPPED, RUNNING = AllocationId("stopped"), AllocationId("running")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from calabash.adapters.clock import VirtualClock
 from calabash.model.device import DeviceUuid, Health
 from calabash.node.devices.device import HealthChange
 from calabash.node.devices.health_notices import HealthNotifier
 from calabash.node.events import Events
+from calabash_testing.clock import VirtualClock
 
 
 def test_subscriber_is_called_for_each_change_of_health() -> None:

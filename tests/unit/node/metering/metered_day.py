@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.store import Store, open_store
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
 from calabash.model.device import DeviceUuid, NodeName
@@ -26,6 +25,7 @@ from calabash.node.metering.usage_tracker import UsageTracker
 from calabash.node.slots import content as slots_content
 from calabash.node.slots import pages
 from calabash.node.slots.files import FileSlots
+from calabash_testing.clock import VirtualClock
 
 DAY_S = 86_400.0
 ROUND_S = 0.1
@@ -308,7 +308,7 @@ class MeteredDay:
             boot="boot",
         )
         for record in self._store.allocations():
-            self._usage_tracker.restore(record, self._store.usage_sums.so_far(record))
+            self._usage_tracker.restore(record, self._store.usage_sums.all_so_far([record]).get(record.id))
         self._allocations.recover()
         self._usage_tracker.meters.note_living(self._allocations.lives)
 

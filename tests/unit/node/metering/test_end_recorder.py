@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.host.cgroups.groups import Cgroup
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceUuid, NodeName
@@ -24,6 +23,7 @@ from calabash.node.metering.end_recorder import LINGER_NS, EndRecorder, GroupWit
 from calabash.node.metering.interval import KNOWN_NS, Measured, Meter, Moment, open_meter, resume_meter
 from calabash.node.metering.meters import Meters
 from calabash.node.metering.recorded_ends import RecordedEnds
+from calabash_testing.clock import VirtualClock
 
 BOOT = "b1"
 S = 1_000_000_000

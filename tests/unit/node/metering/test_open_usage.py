@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.unit.node.metering.test_usage_tracker import NAME, Written, _record, _slot
 
-from calabash.adapters.clock import VirtualClock
 from calabash.model.allocation import AllocationRecord, UsageRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.metering.open_usage import OpenUsage
 from calabash.node.metering.usage_tracker import UsageTracker
 from calabash.node.slots.files import FileSlots
+from calabash_testing.clock import VirtualClock
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.adapters.clock import VirtualClock
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceReading, DeviceUuid, NodeName, PartTime
 from calabash.model.errors import CalabashError, Reason
@@ -26,6 +25,7 @@ from calabash.node.slots import content as slots_content
 from calabash.node.slots import open_pages, pages
 from calabash.node.slots.files import FileSlots
 from calabash.node.slots.layout import PagePolicy
+from calabash_testing.clock import VirtualClock
 
 CARD = DeviceUuid("GPU-1")
 NAME = AllocationId("a1")

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.store import open_store
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
@@ -20,6 +19,7 @@ from calabash.node.agent import NodeAgent
 from calabash.node.membership.lease import LeaseMembership
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.slots.names import LEASE_FILE, SlotNames, is_slot_name
+from calabash_testing.clock import VirtualClock
 
 CARDS = tuple(
     Device(uuid=DeviceUuid(f"GPU-{i}"), index=i, vendor="nvidia", model="A100", memory_mib=40_000) for i in range(2)

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from tests.stand_ins import NothingListed
 
-from calabash.adapters.clock import SystemClock, VirtualClock
+from calabash.adapters.clock import SystemClock
 from calabash.adapters.store import open_store
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
@@ -30,6 +30,7 @@ from calabash.node.slots.files import FileSlots
 from calabash.node.slots.names import LIMITS_FILE, USAGE_FILE
 from calabash.node.slots.protocol import choose_slots
 from calabash.node.slots.tmpfs import TmpfsSlots
+from calabash_testing.clock import VirtualClock
 
 CARD = DeviceUuid("GPU-1")
 A = AllocationId("a1")

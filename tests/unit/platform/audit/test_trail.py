@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.store import Store, open_store
 from calabash.model.audit import AuditLine
 from calabash.platform.audit import trail
 from calabash.platform.audit.trail import AuditTrail
+from calabash_testing.clock import VirtualClock
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from tests.certificates import server_context
 from tests.receiver import Receiver, receiving
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.store import Store, open_store
 from calabash.api.notifications import NotificationOrder
 from calabash.model.allocation import AllocationRecord, AllocationState
@@ -34,6 +33,7 @@ from calabash.platform.notifications.delivery import PAUSE_S, PAUSE_S_MAX, Deliv
 from calabash.platform.notifications.rules import NoticeSender, NotificationRules
 from calabash.platform.notifications.settings import MailSettings, NotificationSettings
 from calabash.platform.tenancy.store import TenancyStore
+from calabash_testing.clock import VirtualClock
 
 ROOT = Principal(user="root", roles=(Member(user="root", role=Role.ADMIN),))
 TOM = Principal(user="tom", roles=(Member(user="tom", role=Role.TENANT_ADMIN, tenant="vision"),))

@@ -9,10 +9,10 @@ from unittest.mock import MagicMock
 import pytest
 from tests.unit.node.port_world import held
 
-from calabash.adapters.clock import VirtualClock
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.ports.protocol import Place, require_no_place
 from calabash.pool.networks.listening_ports import PlaceJournal, ServerPlaces
+from calabash_testing.clock import VirtualClock
 
 PORT, MINE = "red/a/gpu1", "server lab01 (/home)"
 

@@ -10,11 +10,11 @@ from calabash.model.mig import (
     MigGeometry,
     MigProfile,
     MigState,
-    best_start,
     legal_starts,
     with_instance,
     without_instance,
 )
+from calabash.model.mig_plan import choose_position
 from calabash.sched.cluster.mig_tables import GEOMETRIES, geometry_of
 
 SEVEN = GEOMETRIES["H100"]
@@ -27,11 +27,11 @@ def test_instances_never_overlap_nor_exceed_the_card(model: str, picks: list[int
     taken: list[tuple[MigProfile, set[int], int]] = []
     for pick in picks:
         profile = geometry.profiles[pick % len(geometry.profiles)]
-        found = best_start(geometry, profile.name, state)
+        found = choose_position(geometry, profile.name, state)
         if found is None:
             assert not legal_starts(geometry, profile, state)
             continue
-        start = found[0]
+        start = found.start
         run = set(range(start, start + profile.slices))
         assert start in profile.starts
         assert max(run) < geometry.slices
@@ -47,11 +47,11 @@ def test_instances_never_overlap_nor_exceed_the_card(model: str, picks: list[int
 
 
 def test_small_instance_is_placed_where_large_profiles_stay_possible() -> None:
-    found = best_start(SEVEN, "1g.10gb", MigState())
+    found = choose_position(SEVEN, "1g.10gb", MigState())
     assert found is not None
     profile = SEVEN.profile("1g.10gb")
     assert profile is not None
-    state = with_instance(MigState(), profile, found[0])
+    state = with_instance(MigState(), profile, found.start)
     four = SEVEN.profile("4g.40gb")
     assert four is not None
     assert legal_starts(SEVEN, four, state) == (0,)
@@ -62,10 +62,10 @@ def test_seven_small_instances_fill_a_card_and_the_eighth_is_refused() -> None:
     profile = SEVEN.profile("1g.10gb")
     assert profile is not None
     for _ in range(7):
-        found = best_start(SEVEN, profile.name, state)
+        found = choose_position(SEVEN, profile.name, state)
         assert found is not None
-        state = with_instance(state, profile, found[0])
-    assert best_start(SEVEN, profile.name, state) is None
+        state = with_instance(state, profile, found.start)
+    assert choose_position(SEVEN, profile.name, state) is None
 
 
 def test_two_3g_instances_leave_one_compute_slice_and_no_memory() -> None:

@@ -36,13 +36,6 @@ class ContainerResources(KubeStruct, frozen=True):
     claims: tuple[ContainerClaim, ...] = ()
 
 
-class EnvironmentVariable(KubeStruct, frozen=True):
-    """Variable of a container; ``value`` is empty if it comes from another object."""
-
-    name: str
-    value: str = ""
-
-
 class Container(KubeStruct, frozen=True):
     """Container of a pod's spec; ``restart_policy`` is ``Always`` for an init container that is a sidecar, else empty."""
 
@@ -363,15 +356,6 @@ class Secret(KubeStruct, frozen=True):
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class PriorityClass(KubeStruct, frozen=True):
-    """Priority class."""
-
-    metadata: ObjectMeta
-    value: int = 0
-    preemption_policy: str | None = None
-    global_default: bool = False
-
-
 POD = Kind(api_version="v1", name="Pod", plural="pods", namespaced=True, type=Pod)
 NODE = Kind(api_version="v1", name="Node", plural="nodes", namespaced=False, type=Node)
 NAMESPACE = Kind(api_version="v1", name="Namespace", plural="namespaces", namespaced=False, type=Namespace)
@@ -386,10 +370,3 @@ PDB = Kind(
     type=PodDisruptionBudget,
 )
 LEASE = Kind(api_version="coordination.k8s.io/v1", name="Lease", plural="leases", namespaced=True, type=KubeLease)
-PRIORITY_CLASS = Kind(
-    api_version="scheduling.k8s.io/v1",
-    name="PriorityClass",
-    plural="priorityclasses",
-    namespaced=False,
-    type=PriorityClass,
-)

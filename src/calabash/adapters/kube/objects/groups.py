@@ -63,7 +63,3 @@ COSCHEDULING_GROUP = Kind(
 VOLCANO_GROUP = Kind(
     api_version="scheduling.volcano.sh/v1beta1", name="PodGroup", plural="podgroups", namespaced=True, type=MemberGroup
 )
-
-# Label and annotation by which a pod names its coscheduling or Volcano group.
-COSCHEDULING_LABEL = "scheduling.x-k8s.io/pod-group"
-VOLCANO_ANNOTATION = "scheduling.k8s.io/group-name"

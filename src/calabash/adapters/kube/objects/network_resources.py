@@ -48,8 +48,3 @@ NETWORK_KINDS: dict[NetworkKind, Kind[KubeNetworkObject]] = {
 def network_name(name: str) -> str:
     """Return the path of a network object from its name in the API server."""
     return name.replace(".", "/")
-
-
-def resource_name(path: str) -> str:
-    """Return the name in the API server from the path of a network object."""
-    return path.replace("/", ".")

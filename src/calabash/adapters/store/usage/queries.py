@@ -21,10 +21,6 @@ class UsageSums:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def so_far(self, record: AllocationRecord) -> UsageSoFar | None:
-        """Return the sums of the usage records of an allocation; None if it has no records."""
-        return self.all_so_far([record]).get(record.id)
-
     def all_so_far(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, UsageSoFar]:
         """Return the sums of each allocation's records; allocations without records are left out.
 

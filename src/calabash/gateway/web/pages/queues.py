@@ -20,7 +20,6 @@ class QueueRow:
         own: devices allocated within the guarantee, in percent of the lane.
         borrowed: devices allocated above the guarantee, in percent of the lane.
         guarantee_at: position of the guarantee in percent of the lane.
-        limit_at: position of the limit in percent of the lane.
     """
 
     queue: replies.QueueView
@@ -28,7 +27,6 @@ class QueueRow:
     own: float
     borrowed: float
     guarantee_at: float
-    limit_at: float
 
 
 def tree(queues: Sequence[replies.QueueView], devices: int) -> list[QueueRow]:
@@ -59,7 +57,6 @@ def tree(queues: Sequence[replies.QueueView], devices: int) -> list[QueueRow]:
                 own=share(own, scale),
                 borrowed=share(queue.allocated - own, scale),
                 guarantee_at=share(queue.deserved, scale),
-                limit_at=share(queue.limit, scale) if queue.limit is not None else 100.0,
             )
         )
         left += [(child, depth + 1) for child in reversed(children.get(queue.name, []))]

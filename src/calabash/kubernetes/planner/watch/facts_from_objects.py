@@ -61,7 +61,6 @@ from calabash.model.request import AllocationId, ModeName
 from calabash.node.membership.container import is_of_claim
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
-ALL_QUEUES = "*"
 _ENDED = ("Succeeded", "Failed")
 _REFUSED = ("UnexpectedAdmissionError", "OutOf")
 _REFUSAL_MAX = 300

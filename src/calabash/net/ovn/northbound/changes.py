@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from calabash.net.ovn.northbound.rows import Change, Columns, Delete, Insert, Ref, Rows, Update, Value
-from calabash.net.ovn.northbound.tables import TABLES, merged
+from calabash.net.ovn.northbound.rows import Change, Delete, Insert, Rows, Update, Value
+from calabash.net.ovn.northbound.tables import TABLES
 
 _RANK = {table: rank for rank, table in enumerate(TABLES)}
 
@@ -36,34 +36,9 @@ def diff(desired: Rows, actual: Rows) -> tuple[Change, ...]:
     return (*inserts, *updates, *deletes)
 
 
-def apply_changes(changes: tuple[Change, ...], actual: Rows) -> Rows:
-    """Return the rows after the changes, as OVN would have them."""
-    rows: dict[Ref, Columns] = dict(actual)
-    for change in changes:
-        match change:
-            case Insert(row, columns):
-                rows[row] = columns
-            case Update(row, columns):
-                found = rows[row]
-                rows[row] = {
-                    **found,
-                    **{name: _merged_value(row, name, found, value) for name, value in columns.items()},
-                }
-            case Delete(row):
-                del rows[row]
-    return rows
-
-
 def _owned_value(table: str, column: str, value: Value) -> Value:
     """Return the value of a column, reduced to the owned keys if the column is a map that other clients write too."""
     keys = TABLES[table].shared.get(column)
     if keys is None or not isinstance(value, Mapping):
         return value
     return {key: cast(str, content) for key, content in value.items() if key in keys}
-
-
-def _merged_value(row: Ref, column: str, found: Columns, wanted: Value) -> Value:
-    before = found.get(column)
-    if column not in TABLES[row.table].shared or not isinstance(before, Mapping) or not isinstance(wanted, Mapping):
-        return wanted
-    return merged(row.table, column, cast(Mapping[str, str], before), cast(Mapping[str, str], wanted))

@@ -148,9 +148,3 @@ TABLES: Mapping[str, OwnedTable] = {
     ),
     "Port_Group": OwnedTable(columns={"ports": EMPTY_SET, "acls": EMPTY_SET}),
 }
-
-
-def merged(table: str, column: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return a shared map after an update: the owned keys of ``wanted`` and all other keys of ``found``."""
-    owned = TABLES[table].shared[column]
-    return {key: value for key, value in found.items() if key not in owned} | dict(wanted)

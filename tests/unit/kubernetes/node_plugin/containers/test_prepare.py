@@ -14,7 +14,6 @@ from msgspec import structs
 from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, Agent, planned, pod
 
 from calabash.adapters.cdi import ContainerEdits
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.host.processes import Process
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Condition, Pod, PodStatus
@@ -32,6 +31,7 @@ from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, Pod
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 from calabash.node.membership.container import container_allocation
+from calabash_testing.clock import VirtualClock
 
 
 class Kubelet:

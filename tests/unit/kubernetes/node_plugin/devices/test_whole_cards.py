@@ -14,7 +14,6 @@ from tests.unit.kubernetes.node_plugin.cards_world import CARDS, TOKENS, Cards
 from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, planned, pod
 
 from calabash.adapters.cdi import ContainerEdits
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.host.processes import Process
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Container, ContainerResources, Pod
@@ -38,6 +37,7 @@ from calabash.model.messages import PodReference
 from calabash.model.request import AllocationId
 from calabash.node.membership.container import container_allocation
 from calabash.node.processes.unmanaged import UnmanagedProcess
+from calabash_testing.clock import VirtualClock
 
 
 class Node:

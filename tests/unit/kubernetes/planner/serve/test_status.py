@@ -21,7 +21,9 @@ from calabash_testing.api_server.client import MemoryKube
 
 
 def ask(service: PlannerService, path: str, method: str = "GET") -> tuple[int, str]:
-    line = http.client.HTTPConnection(*service.status_address, timeout=60)
+    assert service._status is not None
+    host, port = service._status.address
+    line = http.client.HTTPConnection(host, port, timeout=60)
     line.request(method, path)
     reply = line.getresponse()
     text = reply.read().decode()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.net.network_builders import build_networks, port, subnet, vpc
+from tests.unit.net.ovn.northbound.applied_changes import apply_changes
 
 from calabash.model.network import NetworkObject
-from calabash.net.ovn.northbound.changes import apply_changes, diff
+from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import Delete, Insert, Ref, Rows, Update
 from calabash.net.ovn.northbound.tables import TABLES
 from calabash.net.ovn.translation.platform import platform_rows

@@ -9,6 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.unit.net.ovn.northbound.applied_changes import apply_changes
 from tests.unit.net.random_networks import RandomNetworks
 
 from calabash.model.errors import CalabashError
@@ -16,7 +17,7 @@ from calabash.model.network import Peering, Vpc
 from calabash.net.objects.acceptance import peering_accepted
 from calabash.net.objects.collection import SHARED
 from calabash.net.ovn.northbound import naming
-from calabash.net.ovn.northbound.changes import apply_changes, diff
+from calabash.net.ovn.northbound.changes import diff
 from calabash.net.ovn.northbound.rows import PLATFORM, Columns, Ref, Rows
 from calabash.net.ovn.translation.platform import platform_rows
 from calabash.net.ovn.translation.view import NetworkHosts
