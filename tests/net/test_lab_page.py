@@ -122,7 +122,7 @@ def test_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
         assert "restarted within 10 minutes: central/northd (1)" in capsys.readouterr().out
         monkeypatch.setenv("CALABASH_NET_PREFIX", other := "q" + prefix[1:])
         assert calabash("net", "up", "--hosts", "1", "--gateways", "0") == 1
-        assert "has a network already" in capsys.readouterr().err
+        assert "already uses another network" in capsys.readouterr().err
         assert Lab.of_prefix(other) is None
         assert (tmp_path / "home" / NETWORK_FILE).exists()
         monkeypatch.setenv("CALABASH_NET_PREFIX", prefix)

@@ -46,7 +46,7 @@ def test_a_file_becomes_custom_resources_and_what_is_left_out_is_said(tmp_path: 
     assert found["Subnet", "cb1-a"]["spec"]["gateway"] == "10.0.1.1"
     assert found["ProviderNetwork", "ext"]["spec"] == {"defaultInterface": "enp1s0"}
     assert '"10.0.1.2"' in found["ConfigMap", "calabash-ports"]["data"]["a.web1"]
-    assert done.stderr.splitlines() == ["dns red/db is left out: VpcDns answers names of the cluster only"]
+    assert done.stderr.splitlines() == ["dns red/db is omitted: VpcDns answers names of the cluster only"]
 
 
 def test_the_strict_fail_when_anything_is_left_out(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_strict_fail_when_anything_is_left_out(tmp_path: Path) -> None:
     [
         ("kind: vpc\nname: red\nspec: {cidr: [10.0.0.0/16]}\n", (), "document 1"),
         ("kind: subnet\nname: red/a\nspec: {cidrs: [10.0.1.0/24]}\n", (), "document 1"),
-        (NETWORKS, ("--interface", "ext"), "names no card"),
+        (NETWORKS, ("--interface", "ext"), "is not PHYSICAL=CARD"),
     ],
 )
 def test_a_bad_file_or_card_is_one_clear_line(tmp_path: Path, text: str, words: tuple[str, ...], said: str) -> None:

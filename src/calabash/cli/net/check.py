@@ -23,7 +23,7 @@ from calabash.model.errors import CalabashError, Reason
 
 COLUMNS = (
     Column(title="RESULT", text=lambda r: r["result"]),
-    Column(title="PROMISE", text=lambda r: r["promise"]),
+    Column(title="CHECK", text=lambda r: r["promise"]),
     Column(title="DETAIL", text=lambda r: r["detail"]),
 )
 
@@ -32,16 +32,16 @@ COLUMNS = (
 @click.argument("vpc")
 @output.option
 def check(vpc: str, fmt: str) -> None:
-    """Try every promise of VPC with packets of probes on this machine's hosts, and with ovn-trace.
+    """Test the connectivity rules of VPC with probe packets on this machine's hosts, and with ovn-trace.
 
-    Probes are ports x-check-1 and x-check-2 of each subnet in namespaces of their own; they are gone afterwards. Exit code 1
-    when a promise does not hold. For root.
+    The probes are temporary ports x-check-1 and x-check-2 of each subnet, in namespaces of their own. Exit code 1 if a rule
+    does not hold. Requires root.
     """
     if os.geteuid() != 0:
         raise CalabashError(
-            "probes are network namespaces, which only root may make",
+            "only root may create the network namespaces of the probes",
             reason=Reason.NOT_PERMITTED,
-            hint="run it as root; `calabash net doctor` needs no probes",
+            hint="run the command as root; `calabash net doctor` needs no probes",
         )
     pool = client()
     networks = pool_networks(pool)

@@ -26,11 +26,11 @@ COLUMNS = (
     "--switch",
     metavar="REMOTE",
     default="",
-    help="Also look at this host's switch: unix:/var/run/openvswitch/db.sock or where its database is.",
+    help="Also check the Open vSwitch at this address, such as unix:/var/run/openvswitch/db.sock.",
 )
 @output.option
 def doctor(switch: str, fmt: str) -> None:
-    """Check the requirements of networks and show what is wrong; exit code 1 if a check fails."""
+    """Check the requirements of networks and show the results; exit code 1 if a check fails."""
     # Findings are printed as rows; the log of connections is not shown.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     findings = list(examine(own_file(NETWORK_FILE).parent, client(), switch))

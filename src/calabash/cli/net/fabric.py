@@ -55,7 +55,7 @@ def show_card(device: str, fmt: str) -> None:
     rows = [row for row in found["items"] if row["device"] == device]
     if not rows:
         raise CalabashError(
-            f"no card {device[:96]!r} is known to be on a fabric",
+            f"device {device[:96]!r} is on no known fabric",
             reason=Reason.NOT_FOUND,
             hint=f"see `calabash net fabric list`, and [[card]] in {FILE}",
         )
@@ -65,11 +65,13 @@ def show_card(device: str, fmt: str) -> None:
 
 def _warn(found: dict[str, Any]) -> None:
     if not found["told_at"]:
-        click.echo("nothing has been told of fabrics since the pool began; start: calabash net fabric run", err=True)
+        click.echo("no controller has reported fabrics since the pool started; run: calabash net fabric run", err=True)
 
 
 @fabric.command("run")
-@click.option("--file", "path", type=click.Path(path_type=Path, dir_okay=False), help=f"Default: {FILE} in the home.")
+@click.option(
+    "--file", "path", type=click.Path(path_type=Path, dir_okay=False), help=f"Settings. Default: {FILE} in the home."
+)
 @click.option("--once", is_flag=True, help="Reconcile once, report to the pool, and exit.")
 def run(path: Path | None, *, once: bool) -> None:
     """Run the controller that keeps partitions of fabrics equal to the allocations.

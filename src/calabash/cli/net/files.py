@@ -28,12 +28,18 @@ CERTIFICATES = (
 )
 
 _files = click.option(
-    "-f", "--file", "files", multiple=True, required=True, metavar="FILE", help="YAML; -: standard input; repeat."
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="YAML file; -: standard input; repeat for several.",
 )
 _prune = click.option(
     "--prune",
     is_flag=True,
-    help="Remove what earlier files made and these have not, in the VPCs that are documents of these; nothing made by hand.",
+    help="Delete objects that earlier files created and these files lack, in VPCs that these files define.",
 )
 
 
@@ -43,7 +49,7 @@ _prune = click.option(
 @click.option("--dry-run", is_flag=True, help="Only print the changes.")
 @output.option
 def apply(files: tuple[str, ...], fmt: str, *, prune: bool, dry_run: bool) -> None:
-    """Create and change network objects as in the files: all of them, or none if one is refused."""
+    """Create and change network objects as defined in files: all of them, or none if one is refused."""
     found = _ask(files, prune=prune, dry_run=dry_run)
     if fmt in ("json", "yaml"):
         click.echo(output.document("NetworkChanges", found, fmt))
@@ -106,7 +112,7 @@ def read_file(file: str, most: int) -> str:
             return raw.decode() if isinstance(raw, bytes) else str(raw)
     except UnicodeDecodeError:
         raise CalabashError(
-            f"{file} is no text of UTF-8", reason=Reason.BAD_FILE, hint="is it the right file?"
+            f"{file} is not UTF-8 text", reason=Reason.BAD_FILE, hint="check that it is the right file"
         ) from None
     except OSError as error:
         raise CalabashError(
@@ -121,9 +127,9 @@ def certificate() -> None:
 
 @certificate.command("put")
 @click.argument("name", metavar="VPC/NAME")
-@click.option("--cert", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The chain, PEM.")
+@click.option("--cert", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Certificate chain, PEM.")
 @click.option(
-    "--key", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Its key, PEM, without password."
+    "--key", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Private key, PEM, without password."
 )
 def put_certificate(name: str, cert: Path, key: Path) -> None:
     """Store a certificate and its key, or replace them."""
@@ -144,5 +150,5 @@ def list_certificates(fmt: str) -> None:
 @certificate.command("delete")
 @click.argument("name", metavar="VPC/NAME")
 def delete_certificate(name: str) -> None:
-    """Delete a certificate and its key; refused while a load balancer uses it."""
+    """Delete a certificate and its key. Fails while a load balancer uses it."""
     click.echo(client().send(endpoints.DELETE_CERTIFICATE, query={"name": name})["name"])

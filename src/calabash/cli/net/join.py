@@ -29,9 +29,9 @@ def check(lab: Lab, home: Path) -> None:
     known = read_connection(home)
     if known is not None and known.northbound != lab.northbound:
         raise CalabashError(
-            f"the pool at {home} has a network already: {known.northbound}",
+            f"the pool at {home} already uses another network: {known.northbound}",
             reason=Reason.CONFLICT,
-            hint="`calabash net down` for that one first, or name another pool by CALABASH_HOME",
+            hint="stop that network with `calabash net down`, or select another pool with CALABASH_HOME",
         )
 
 
@@ -50,7 +50,7 @@ def join(lab: Lab, home: Path, host: str | None) -> None:
     )
     if read_connection(home) != connection:  # a controller that runs for it already goes on
         write_connection(home, connection)
-    click.echo(f"the pool at {home} carries its networks out here")
+    click.echo(f"the pool at {home} uses this network")
     if lab.record.gateways:
         _give_outside()
 
@@ -79,6 +79,6 @@ def _give_outside() -> None:
     except CalabashError as error:
         if error.reason is not Reason.POOL_DOWN:
             raise
-        click.echo("no pool is up there yet; `calabash net up` once more, when it is, gives VPCs the way out")
+        click.echo("no pool runs yet; repeat `calabash net up` when it runs, to create the uplink of VPCs")
     else:
         click.echo(f"uplink {UPLINK}: {spec['cidr']}")

@@ -174,13 +174,13 @@ CIDRS = NetOption(
     several=True,
     needed=True,
     metavar="RANGE",
-    text="Its range, like 10.0.0.0/16; repeat.",
+    text="Address range, such as 10.0.0.0/16; repeat for several.",
 )
 HOSTS = NetOption(
-    flag="--hosts", field="hosts", several=True, metavar="NAMES", text="Gateway hosts, the preferred first."
+    flag="--hosts", field="hosts", several=True, metavar="NAMES", text="Gateway hosts, in order of preference."
 )
 PHYSICAL = NetOption(
-    flag="--physical", field="physical", metavar="NAME", text="What hosts call that network. Default: ext."
+    flag="--physical", field="physical", metavar="NAME", text="Name of the outside network on the hosts. Default: ext."
 )
 VLAN = click.IntRange(0, 4094)
 
@@ -192,8 +192,8 @@ VPC = NetKind(
     help="Create, change, list and connect VPCs, the address spaces of tenants.",
     options=(
         CIDRS,
-        NetOption(flag="--tenant", field="tenant", metavar="NAME", text="Whose. Default: yours.", fixed=True),
-        NetOption(flag="--mtu", field="mtu_bytes", type=int, metavar="BYTES", text="Of its ports. Default: 1400."),
+        NetOption(flag="--tenant", field="tenant", metavar="NAME", text="Tenant. Default: yours.", fixed=True),
+        NetOption(flag="--mtu", field="mtu_bytes", type=int, metavar="BYTES", text="MTU of ports. Default: 1400."),
     ),
     columns=(listed("RANGES", "cidrs"), plain("MTU", "mtu_bytes", wide=True)),
 )
@@ -210,10 +210,10 @@ SUBNET = NetKind(
             field="gateways",
             several=True,
             metavar="ADDRESS",
-            text="The router's. Default: the first.",
+            text="Address of the router. Default: the first address.",
         ),
-        NetOption(flag="--dhcp/--no-dhcp", field="dhcp", text="Whether DHCP answers there."),
-        NetOption(flag="--dns/--no-dns", field="dns", text="Whether DNS answers there."),
+        NetOption(flag="--dhcp/--no-dhcp", field="dhcp", text="Serve DHCP in the subnet."),
+        NetOption(flag="--dns/--no-dns", field="dns", text="Serve DNS in the subnet."),
     ),
     columns=(listed("RANGES", "cidrs"), listed("GATEWAYS", "gateways"), plain("DHCP", "dhcp"), plain("DNS", "dns")),
 )
@@ -225,20 +225,30 @@ PORT = NetKind(
     help="Create, change and list ports, which connect programs, pods and machines to a subnet.",
     options=(
         NetOption(
-            flag="--ip", field="addresses", several=True, metavar="ADDRESS", text="Default: a free one.", fixed=True
+            flag="--ip",
+            field="addresses",
+            several=True,
+            metavar="ADDRESS",
+            text="IP address. Default: a free one.",
+            fixed=True,
         ),
-        NetOption(flag="--mac", field="mac", metavar="MAC", text="Default: a free one.", fixed=True),
+        NetOption(flag="--mac", field="mac", metavar="MAC", text="MAC address. Default: a free one.", fixed=True),
         NetOption(
-            flag="--sg", field="security_groups", several=True, metavar="NAMES", read=_groups, text="Default: default."
+            flag="--sg",
+            field="security_groups",
+            several=True,
+            metavar="NAMES",
+            read=_groups,
+            text="Security groups. Default: default.",
         ),
-        NetOption(flag="--qos", field="qos", metavar="NAME", read=_one("--qos"), text="A QoS policy of the VPC."),
+        NetOption(flag="--qos", field="qos", metavar="NAME", read=_one("--qos"), text="QoS policy of the VPC."),
         NetOption(
             flag="--virtual-parents",
             field="virtual_parents",
             several=True,
             metavar="PORTS",
             read=_ports,
-            text="It has an address that moves between these ports.",
+            text="Make the port a virtual address that moves between these ports.",
         ),
     ),
     columns=(
@@ -263,7 +273,9 @@ BALANCER = NetKind(
     path="VPC/LB",
     help="Create, change and list load balancers, one address for several ports.",
     options=(
-        NetOption(flag="--vip", field="", needed=True, metavar="ADDRESS:NUMBER", text="Where it answers.", fixed=True),
+        NetOption(
+            flag="--vip", field="", needed=True, metavar="ADDRESS:NUMBER", text="Address and port number.", fixed=True
+        ),
         NetOption(
             flag="--to",
             field="backends",
@@ -271,24 +283,37 @@ BALANCER = NetKind(
             needed=True,
             metavar="PORT:NUMBER",
             read=net_parsing.backends,
-            text="Ports that serve, like web1:8080,web2:8080.",
+            text="Backend ports, such as web1:8080,web2:8080.",
         ),
         NetOption(
-            flag="--protocol", field="protocol", type=click.Choice(["tcp", "udp"]), text="Default: tcp.", fixed=True
+            flag="--protocol",
+            field="protocol",
+            type=click.Choice(["tcp", "udp"]),
+            text="Protocol. Default: tcp.",
+            fixed=True,
         ),
-        NetOption(flag="--check", field="", metavar="CHECK", text="tcp, http:/PATH (makes it l7) or none."),
+        NetOption(flag="--check", field="", metavar="CHECK", text="Health check: tcp, http:/PATH (layer 7) or none."),
         NetOption(
-            flag="--interval", field="", type=DurationType(), metavar="TIME", text="Between two checks, like 2s."
+            flag="--interval",
+            field="",
+            type=DurationType(),
+            metavar="TIME",
+            text="Time between two checks, such as 2s.",
         ),
-        NetOption(flag="--failures", field="", type=click.IntRange(1), text="Until a port is not well. Default: 2."),
-        NetOption(flag="--tls", field="", metavar="CERTIFICATE", text="End TLS with it; l7."),
-        NetOption(flag="--http/--no-http", field="", text="Read HTTP, by a pair of HAProxy; l7.", fixed=True),
+        NetOption(
+            flag="--failures",
+            field="",
+            type=click.IntRange(1),
+            text="Failed checks until a backend is unhealthy. Default: 2.",
+        ),
+        NetOption(flag="--tls", field="", metavar="CERTIFICATE", text="Terminate TLS with this certificate (layer 7)."),
+        NetOption(flag="--http/--no-http", field="", text="Balance HTTP requests with HAProxy (layer 7).", fixed=True),
         NetOption(
             flag="--offer",
             field="offered_to",
             several=True,
             metavar="TENANTS",
-            text="Tenants that may have endpoints of it; *: all.",
+            text="Tenants that may create endpoints of this load balancer; *: all.",
         ),
     ),
     columns=(

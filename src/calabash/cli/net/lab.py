@@ -29,7 +29,7 @@ _prefix = click.option(
     envvar="CALABASH_NET_PREFIX",
     show_default=True,
     show_envvar=True,
-    help="What names of its namespaces begin with.",
+    help="Name of the lab network, and prefix of its namespaces.",
 )
 
 DAEMONS = (
@@ -43,9 +43,13 @@ DAEMONS = (
 
 
 @click.command()
-@click.option("--hosts", type=click.IntRange(1, HOSTS_MAX), help=f"Hosts that programs run on; {_HOSTS} when new.")
 @click.option(
-    "--gateways", type=click.IntRange(0, 8), help=f"Hosts by which VPCs reach the outside; {_GATEWAYS} when new."
+    "--hosts",
+    type=click.IntRange(1, HOSTS_MAX),
+    help=f"Number of hosts for programs. Default for a new network: {_HOSTS}.",
+)
+@click.option(
+    "--gateways", type=click.IntRange(0, 8), help=f"Number of gateway hosts. Default for a new network: {_GATEWAYS}."
 )
 @_prefix
 @click.option(
@@ -56,17 +60,16 @@ DAEMONS = (
 @click.option(
     "--host",
     metavar="NAME",
-    help="The host that programs of this home's pool are on; the first. `none`: the pool has no part in it.",
+    help="Host of the programs of this home's pool. Default: the first host. none: do not connect the pool.",
 )
 def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: str | None) -> None:
-    """Bring up OVN with hosts, gateway hosts and an outside, each in a network namespace of this machine.
+    """Start OVN with hosts, gateway hosts and an outside network, each in a network namespace of this machine.
 
-    What runs already stays as it is; what has ended is started again. A supervisor starts daemons again that end later.
-    OVN and Open vSwitch are this machine's where they are new enough, else Debian 13's, fetched once into
-    ~/.cache/calabash/ovn.
+    Running daemons are not touched, ended ones are started again, also later by a supervisor. Uses the OVN and Open vSwitch of
+    this machine if they are recent enough, else those of Debian 13, which are downloaded once into ~/.cache/calabash/ovn.
     """
     known = Lab.of_prefix(prefix)
-    # One that came up half has no shape to keep.
+    # The shape of a network that was not started completely is not kept.
     record = known.record if known is not None and known.record.phase == "up" else None
     old = (len(record.hosts), len(record.gateways)) if record is not None else (_HOSTS, _GATEWAYS)
     wanted = (old[0] if hosts is None else hosts, old[1] if gateways is None else gateways)
@@ -101,7 +104,9 @@ def down(prefix: str) -> None:
 
 
 @click.command()
-@click.option("--prefix", envvar="CALABASH_NET_PREFIX", show_envvar=True, help="Only the network of that prefix.")
+@click.option(
+    "--prefix", envvar="CALABASH_NET_PREFIX", show_envvar=True, help="Show only the network with this prefix."
+)
 @output.option
 def status(prefix: str | None, fmt: str) -> None:
     """Show the lab networks on this machine, and the state of their daemons."""
@@ -119,18 +124,18 @@ def status(prefix: str | None, fmt: str) -> None:
             state = lab.record.phase or "broken; `calabash net down` takes it away"
             click.echo(f"network {lab.record.prefix}: {state}, {_shape(lab)}, in {lab.directory}")
             if lab.record.phase == "up" and not supervisor.supervisor_pid(lab.directory):
-                click.echo("no supervisor runs: daemons that end stay so until the next `calabash net up`")
+                click.echo("no supervisor runs: ended daemons are started again only by the next `calabash net up`")
         rows = [row for lab in labs for row in _described(lab)["daemons"]]
         output.emit("NetworkLabDaemonList", rows, DAEMONS, fmt, name="daemon")
         if any(not row["pid"] for row in rows):
             raise CalabashError(
-                "daemons do not run", reason=Reason.API_DOWN, hint="`calabash net up` starts them again"
+                "some daemons do not run", reason=Reason.API_DOWN, hint="`calabash net up` starts them again"
             )
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @_prefix
-@click.option("--on", "host", default="", help="The host that ovs-vsctl, ovs-ofctl and ovs-appctl are about: h1.")
+@click.option("--on", "host", default="", help="Host for ovs-vsctl, ovs-ofctl and ovs-appctl, such as h1.")
 @click.argument("program")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def ctl(prefix: str, host: str, program: str, words: tuple[str, ...]) -> None:
@@ -142,12 +147,11 @@ def ctl(prefix: str, host: str, program: str, words: tuple[str, ...]) -> None:
         )
     if not program.startswith(("ovn-", "ovs-")):
         raise CalabashError(
-            f"{program[:40]!r} is no program of OVN or Open vSwitch", hint="ovn-nbctl, ovn-sbctl, ovs-vsctl"
+            f"{program[:40]!r} is not a program of OVN or Open vSwitch",
+            hint="give ovn-nbctl, ovn-sbctl or ovs-vsctl, for example",
         )
     if program.startswith("ovs-") and not host:
-        raise CalabashError(
-            f"{program} is about one host", hint=f"calabash net ctl --on {next(iter(lab.hosts))} {program}"
-        )
+        raise CalabashError(f"{program} needs a host", hint=f"calabash net ctl --on {next(iter(lab.hosts))} {program}")
     command = lab.programs.command(program)
     directory = lab.host(host).directory if host else lab.central.directory
     sockets = {"ovn-nbctl": lab.northbound, "ovn-sbctl": lab.southbound, "ovn-trace": lab.southbound}

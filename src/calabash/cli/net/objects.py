@@ -116,7 +116,7 @@ def _set(kind: NetKind) -> click.Command:
     for option in reversed([option for option in kind.options if not option.fixed]):
         command = option.decorated(command, new=False)
     command = click.argument("name", metavar=kind.path)(output.option(command))
-    return click.command("set", help=f"Change {kind.noun}: what is said; the rest stays as it is.")(command)
+    return click.command("set", help=f"Change {kind.noun}. Settings without an option keep their values.")(command)
 
 
 def _checked(kind: NetKind, known: Spec, name: str, given: Given, pool: ApiClient) -> Spec:
@@ -126,8 +126,8 @@ def _checked(kind: NetKind, known: Spec, name: str, given: Given, pool: ApiClien
 
 
 def _list(kind: NetKind) -> click.Command:
-    @click.command("list", help=f"List every {kind.word} that you see.")
-    @click.option("--vpc", default="", metavar="NAME", help="Only those of this VPC.", hidden=kind.word == "uplink")
+    @click.command("list", help=f"List every {kind.word} that you may see.")
+    @click.option("--vpc", default="", metavar="NAME", help="Only objects of this VPC.", hidden=kind.word == "uplink")
     @output.option
     def list_objects(vpc: str, fmt: str) -> None:
         rows = [row for row in listing(client(), kind.kind, vpc) if _is_part(kind, row)]
@@ -137,7 +137,7 @@ def _list(kind: NetKind) -> click.Command:
 
 
 def _show(kind: NetKind) -> click.Command:
-    @click.command("show", help=f"Show {kind.noun}, and how far it is carried out.")
+    @click.command("show", help=f"Show {kind.noun} and its conditions.")
     @click.argument("name", metavar=kind.path)
     @output.option
     def show(name: str, fmt: str) -> None:
@@ -160,9 +160,9 @@ def _show(kind: NetKind) -> click.Command:
 def _delete(kind: NetKind) -> click.Command:
     cascades = kind.kind == "vpc"
 
-    @click.command("delete", help=f"Delete {kind.noun}; refused while something uses it.")
+    @click.command("delete", help=f"Delete {kind.noun}. Fails while another object uses it.")
     @click.argument("name", metavar=kind.path)
-    @click.option("--all", "cascade", is_flag=True, help="With all that is in it.", hidden=not cascades)
+    @click.option("--all", "cascade", is_flag=True, help="Delete the VPC with all its objects.", hidden=not cascades)
     def delete(name: str, *, cascade: bool) -> None:
         pool = client()
         if kind.only:
@@ -181,7 +181,7 @@ def _is_part(kind: NetKind, row: Any) -> bool:
 def _check_part(kind: NetKind, row: Any) -> None:
     if not _is_part(kind, row):
         raise CalabashError(
-            f"{row['name']} is no {kind.word}", reason=Reason.NOT_FOUND, hint=f"see `calabash {kind.word} list`"
+            f"{row['name']} is not a {kind.word}", reason=Reason.NOT_FOUND, hint=f"see `calabash {kind.word} list`"
         )
 
 
@@ -193,7 +193,7 @@ lb = group_of(net_kinds.BALANCER)
 gateway = group_of(route_kinds.GATEWAY)
 eip = group_of(route_kinds.EIP)
 nat = group_of(route_kinds.NAT)
-nat.add_command(creation(route_kinds.DNAT, "dnat", "Forward an outside port to one inside."))
+nat.add_command(creation(route_kinds.DNAT, "dnat", "Forward a port of an outside address to a port of the VPC."))
 fip = group_of(route_kinds.FIP)
 peer = group_of(route_kinds.PEER)
 line = group_of(route_kinds.LINE)
@@ -207,7 +207,7 @@ uplink = group_of(route_kinds.UPLINK)
 @vpc.command("peer")
 @click.argument("one", metavar="VPC")
 @click.argument("other", metavar="OTHER")
-@click.option("--routes", multiple=True, metavar="RANGES", help="Ranges of the other to reach. Default: all of it.")
+@click.option("--routes", multiple=True, metavar="RANGES", help="Ranges of the other VPC to reach. Default: all.")
 def peer_vpcs(one: str, other: str, routes: tuple[str, ...]) -> None:
     """Request routes from one VPC to another; they are set up when the other VPC has requested them too."""
     click.echo(put(client(), "peer", f"{one}/{other}", {"routes": net_parsing.words(routes)}, new=True)["name"])
@@ -215,16 +215,16 @@ def peer_vpcs(one: str, other: str, routes: tuple[str, ...]) -> None:
 
 @sg.group("rule")
 def rule() -> None:
-    """Add rules to security groups, and remove them."""
+    """Add rules to security groups and remove them."""
 
 
 def _of_rules(command: Any) -> Any:
     for option in (
-        click.option("--to", "receiver", metavar="PEER", help="Of what its ports send: to whom."),
+        click.option("--to", "receiver", metavar="PEER", help="Allow packets to this range or group of the VPC."),
+        click.option("--from", "sender", metavar="PEER", help="Allow packets from this range or group of the VPC."),
         click.option(
-            "--from", "sender", metavar="PEER", help="Of what comes to its ports: a range, or a group of the VPC."
+            "--allow", required=True, metavar="PROTOCOL[:PORTS]", help="Such as tcp:443, udp:5000-5010, icmp or any."
         ),
-        click.option("--allow", required=True, metavar="WHAT", help="Like tcp:443, udp:5000-5010, icmp or any."),
         click.argument("name", metavar="VPC/GROUP"),
     ):
         command = option(command)
@@ -233,7 +233,7 @@ def _of_rules(command: Any) -> Any:
 
 def _rule(name: str, allow: str, sender: str | None, receiver: str | None) -> Spec:
     if (sender is None) == (receiver is None):
-        raise CalabashError("a rule is about one direction", hint="say --from PEER or --to PEER")
+        raise CalabashError("a rule needs one direction", hint="give either --from PEER or --to PEER")
     peer, direction = (sender, "ingress") if sender is not None else (receiver, "egress")
     return net_parsing.rule(allow, peer or "", direction, vpc_of(name))
 
@@ -259,7 +259,9 @@ def remove_rule(name: str, allow: str, sender: str | None, receiver: str | None)
     def removed(spec: Spec) -> Spec:
         if gone not in spec["rules"]:
             raise CalabashError(
-                f"sg {name} has no such rule", reason=Reason.NOT_FOUND, hint=f"see `calabash sg show {name} -o yaml`"
+                f"security group {name} has no such rule",
+                reason=Reason.NOT_FOUND,
+                hint=f"see `calabash sg show {name} -o yaml`",
             )
         return {**spec, "rules": [one for one in spec["rules"] if one != gone]}
 
@@ -271,19 +273,19 @@ _set_policy: Any = qos.commands["set"].callback
 
 @click.command("set")
 @click.argument("name", metavar="NAME")
-@click.option("--rate", metavar="RATE", help="Both ways, like 1Gbit; none: no bound.")
-@click.option("--egress", metavar="RATE", help="What a port sends.")
-@click.option("--ingress", metavar="RATE", help="What a port gets.")
+@click.option("--rate", metavar="RATE", help="Limit of both directions, such as 1Gbit, or none.")
+@click.option("--egress", metavar="RATE", help="Limit of packets that a port sends.")
+@click.option("--ingress", metavar="RATE", help="Limit of packets that a port receives.")
 @output.option
 def set_rate(name: str, rate: str | None, egress: str | None, ingress: str | None, fmt: str) -> None:
-    """Limit the rate of a port (VPC/SUBNET/PORT), or change a policy (VPC/POLICY) and so all its ports."""
+    """Limit the rate of a port (VPC/SUBNET/PORT), or of all ports with a policy (VPC/POLICY)."""
     if name.count("/") != 2:
         _set_policy(name=name, rate=rate, egress=egress, ingress=ingress, fmt=fmt)
         return
     pool = client()
     said = {"rate": rate, "egress": egress, "ingress": ingress}
     if all(value is None for value in said.values()):
-        raise CalabashError("no change was given", hint="say --rate 1Gbit, or --rate none")
+        raise CalabashError("no change was given", hint="give --rate 1Gbit, or --rate none")
     before = read(pool, "port", name)["spec"].get("qos", "")
     known = read(pool, "qos", before)["spec"] if before else {}
     spec = net_kinds.rates_of(name, dict(known), said, ports_of(pool))

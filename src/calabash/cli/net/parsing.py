@@ -25,7 +25,7 @@ def words(values: tuple[str, ...]) -> list[str]:
 def number(text: str, what: str) -> int:
     """Parse a port number, 1 to 65535. Raises CalabashError if it is not one."""
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= NUMBER_MAX):
-        raise CalabashError(f"{what} {text[:40]!r} is no number of a port", hint=f"1 to {NUMBER_MAX}")
+        raise CalabashError(f"{what} {text[:40]!r} is not a port number", hint=f"give 1 to {NUMBER_MAX}")
     return int(text)
 
 
@@ -33,7 +33,9 @@ def address_and_number(text: str, what: str) -> tuple[str, int]:
     """Parse ``10.0.1.100:80`` or ``[fd00::100]:80``. Raises CalabashError if the text is neither."""
     host, colon, digits = text.rpartition(":")
     if not colon or not host or (":" in host) != host.startswith("["):
-        raise CalabashError(f"{what} {text[:80]!r} is not understood", hint="write 10.0.1.100:80, or [fd00::100]:80")
+        raise CalabashError(
+            f"{what} {text[:80]!r} is not ADDRESS:NUMBER", hint="write 10.0.1.100:80, or [fd00::100]:80"
+        )
     return host.removeprefix("[").removesuffix("]"), number(digits, what)
 
 
@@ -42,7 +44,7 @@ def in_vpc(vpc: str, text: str, what: str) -> str:
     if "/" not in text:
         return f"{vpc}/{text}"
     if text.split("/", 1)[0] != vpc:
-        raise CalabashError(f"{what} {text[:120]!r} is not of VPC {vpc}", hint=f"name one of {vpc}")
+        raise CalabashError(f"{what} {text[:120]!r} is not an object of VPC {vpc}", hint=f"give an object of {vpc}")
     return text
 
 
@@ -62,7 +64,7 @@ def port_named(vpc: str, text: str, what: str, ports: Ports) -> str:
         )
     if len(found) > 1:
         raise CalabashError(
-            f"{what}: VPC {vpc} has {len(found)} ports {text!r}: {', '.join(found[:3])}", hint="write the whole name"
+            f"{what}: VPC {vpc} has {len(found)} ports {text!r}: {', '.join(found[:3])}", hint="write the full name"
         )
     return found[0]
 
@@ -73,7 +75,7 @@ def backends(vpc: str, texts: list[str], ports: Ports) -> list[dict[str, Any]]:
     for text in texts:
         name, colon, digits = text.rpartition(":")
         if not colon:
-            raise CalabashError(f"--to {text[:80]!r} has no number", hint="write PORT:NUMBER, like web1:8080")
+            raise CalabashError(f"--to {text[:80]!r} has no port number", hint="write PORT:NUMBER, such as web1:8080")
         found.append({"port": port_named(vpc, name, "--to", ports), "number": number(digits, "--to")})
     return found
 
@@ -82,7 +84,7 @@ def check(text: str, interval_s: float | None, failures: int | None) -> dict[str
     """Parse a health check: ``tcp``, ``http:/healthz`` or ``none``. Raises CalabashError if it is none of them."""
     kind, _, path = text.partition(":")
     if kind not in {"tcp", "http", "none"} or (kind == "http") != bool(path):
-        raise CalabashError(f"--check {text[:80]!r} is not understood", hint=f"one of: {_CHECKS}")
+        raise CalabashError(f"--check {text[:80]!r} is not a health check", hint=f"give {_CHECKS}")
     found: dict[str, Any] = {"kind": kind, "path": path}
     if interval_s is not None:
         found["interval_s"] = interval_s
@@ -100,7 +102,7 @@ def rule(allow: str, peer: str, direction: str, vpc: str) -> dict[str, Any]:
     protocol, colon, numbers = allow.partition(":")
     if protocol not in {"any", "tcp", "udp", "sctp", "icmp"}:
         raise CalabashError(
-            f"--allow {allow[:80]!r} is not understood", hint="like tcp:443, udp:5000-5010, icmp or any"
+            f"--allow {allow[:80]!r} is not PROTOCOL[:PORTS]", hint="write tcp:443, udp:5000-5010, icmp or any"
         )
     first, dash, last = numbers.partition("-")
     ports = [number(first, "--allow"), number(last if dash else first, "--allow")] if colon else [0, 0]
@@ -121,7 +123,7 @@ def rate(text: str) -> int:
     found = _RATE.fullmatch(text)
     bits = round(float(found[1]) * _BITS[found[2]]) if found else 0
     if not 1 <= bits <= BITS_MAX:
-        raise CalabashError(f"rate {text[:40]!r} is not understood", hint="write 1Gbit, 500Mbit, 64kbit, or none")
+        raise CalabashError(f"{text[:40]!r} is not a rate", hint="write 1Gbit, 500Mbit, 64kbit, or none")
     return bits
 
 

@@ -20,29 +20,28 @@ BACKENDS = ("kube-ovn",)
 
 
 @click.command()
-@click.option("--backend", type=click.Choice(BACKENDS), required=True, help="Whose objects.")
+@click.option("--backend", type=click.Choice(BACKENDS), required=True, help="System whose objects are printed.")
 @click.option(
     "-f",
     "--file",
     "files",
     multiple=True,
     metavar="FILE",
-    help="Objects from YAML, without a pool; -: standard input; repeat. Default: those of the pool that you may see.",
+    help="YAML file with the objects; -: standard input; repeat for several. Default: the objects of the pool.",
 )
 @click.option(
     "--interface",
     "interfaces",
     multiple=True,
     metavar="PHYSICAL=CARD",
-    help="The network card of the hosts that an uplink's or line's `physical` is. Default: called the same; repeat.",
+    help="Network interface of the hosts for a `physical` of an uplink or line; repeat for several. Default: same name.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 if anything is left out.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if anything is omitted.")
 def render(backend: str, files: tuple[str, ...], interfaces: tuple[str, ...], *, strict: bool) -> None:
     """Print the networks as custom resources, for `kubectl apply -f -`; unsupported features are reported on standard error.
 
-    Numbers and addresses that a file leaves out are allocated as an otherwise empty pool would. Ports are pods in their
-    VPC's
-    namespace: the annotations that such a pod needs are in the ConfigMaps named calabash-ports there.
+    Numbers and addresses that a file omits are allocated as in an empty pool. Ports are pods in the namespace of their VPC;
+    the ConfigMaps named calabash-ports in the namespace contain the annotations of these pods.
     """
     from calabash.net.kubeovn.rendering import render_kube_ovn  # noqa: PLC0415
 
@@ -51,7 +50,7 @@ def render(backend: str, files: tuple[str, ...], interfaces: tuple[str, ...], *,
     found = render_kube_ovn(_of_files(files) if files else _of_the_pool(), interfaces=cards)
     click.echo(_text([one.document() for one in found.resources]), nl=False)
     for refused in found.unsupported:
-        what = "is left out" if refused.whole else "is not all there"
+        what = "is omitted" if refused.whole else "is incomplete"
         click.echo(f"{refused.kind} {refused.name} {what}: {refused.reason}", err=True)
     if strict and found.unsupported:
         sys.exit(1)
@@ -60,7 +59,9 @@ def render(backend: str, files: tuple[str, ...], interfaces: tuple[str, ...], *,
 def _card(text: str) -> tuple[str, str]:
     physical, found, card = text.partition("=")
     if not (physical and found and card):
-        raise CalabashError(f"--interface {text[:80]!r} names no card", hint="like --interface ext=eth1")
+        raise CalabashError(
+            f"--interface {text[:80]!r} is not PHYSICAL=CARD", hint="write --interface ext=eth1, for example"
+        )
     return physical, card
 
 

@@ -19,8 +19,8 @@ def _gateway(name: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
     if address is not None:
         if not (address[:1].isdigit() or ":" in address):
             raise CalabashError(
-                f"gateway {name}: --eip {address[:80]!r} is no address",
-                hint="a gateway has an outside address of its own; leave --eip out, and one is chosen",
+                f"gateway {name}: --eip {address[:80]!r} is not an address",
+                hint="omit --eip, and a free outside address is chosen for the gateway",
             )
         spec["address"] = address
     return spec
@@ -53,9 +53,16 @@ def _listed_subnet(vpc: str, text: str, _: Ports) -> str:
     return in_vpc(vpc, text, "--subnet")
 
 
-ROUTES = NetOption(flag="--routes", field="routes", several=True, metavar="RANGES", text="Ranges at the other end.")
+ROUTES = NetOption(
+    flag="--routes", field="routes", several=True, metavar="RANGES", text="Address ranges of the other side to reach."
+)
 _EIP = NetOption(
-    flag="--eip", field="eip", needed=True, metavar="NAME", read=_eip, text="Of the VPC: an EIP, or its gateway."
+    flag="--eip",
+    field="eip",
+    needed=True,
+    metavar="NAME",
+    read=_eip,
+    text="Outside address: an EIP of the VPC, or its gateway.",
 )
 
 GATEWAY = NetKind(
@@ -65,13 +72,19 @@ GATEWAY = NetKind(
     path="VPC/GATEWAY",
     help="Create, change and list gateways from VPCs to outside networks.",
     options=(
-        NetOption(flag="--snat/--no-snat", field="snat", text="What leaves gets the gateway's address."),
         NetOption(
-            flag="--eip", field="", metavar="ADDRESS", text="Its outside address. Default: a free one.", fixed=True
+            flag="--snat/--no-snat",
+            field="snat",
+            text="Translate source addresses of outgoing packets to the gateway's.",
         ),
-        NetOption(flag="--nfv/--no-nfv", field="", text="Two replicas with nftables instead of OVN's.", fixed=True),
+        NetOption(flag="--eip", field="", metavar="ADDRESS", text="Outside address. Default: a free one.", fixed=True),
+        NetOption(flag="--nfv/--no-nfv", field="", text="Use two replicas with nftables instead of OVN.", fixed=True),
         NetOption(
-            flag="--uplink", field="uplink", metavar="NAME", text="Default: the one with fewest VPCs.", fixed=True
+            flag="--uplink",
+            field="uplink",
+            metavar="NAME",
+            text="Uplink. Default: the one with fewest VPCs.",
+            fixed=True,
         ),
     ),
     columns=(
@@ -88,7 +101,11 @@ EIP = NetKind(
     noun="an outside address",
     path="VPC/EIP",
     help="Create, change and list outside addresses of a VPC.",
-    options=(NetOption(flag="--address", field="address", metavar="ADDRESS", text="Default: a free one.", fixed=True),),
+    options=(
+        NetOption(
+            flag="--address", field="address", metavar="ADDRESS", text="Address. Default: a free one.", fixed=True
+        ),
+    ),
     columns=(plain("ADDRESS", "address"),),
 )
 NAT = NetKind(
@@ -120,10 +137,12 @@ DNAT = NetKind(
             field="outside_number",
             type=click.IntRange(1, 65535),
             needed=True,
-            text="Its outside number.",
+            text="Port number of the outside address.",
         ),
-        NetOption(flag="--to", field="", needed=True, metavar="PORT:NUMBER", text="Where it goes, like web1:8443."),
-        NetOption(flag="--protocol", field="protocol", type=click.Choice(["tcp", "udp"]), text="Default: tcp."),
+        NetOption(flag="--to", field="", needed=True, metavar="PORT:NUMBER", text="Target, such as web1:8443."),
+        NetOption(
+            flag="--protocol", field="protocol", type=click.Choice(["tcp", "udp"]), text="Protocol. Default: tcp."
+        ),
     ),
     spec=_dnat,
     only={"kind": "dnat"},
@@ -136,7 +155,9 @@ FIP = NetKind(
     help="Map outside addresses to ports, in both directions.",
     options=(
         _EIP,
-        NetOption(flag="--to", field="port", needed=True, metavar="PORT", read=_inside, text="Whose it is."),
+        NetOption(
+            flag="--to", field="port", needed=True, metavar="PORT", read=_inside, text="Port that gets the address."
+        ),
         NetOption(flag="--distributed/--no-distributed", field="distributed", text="Translate on the port's own host."),
     ),
     columns=(plain("EIP", "eip"), plain("PORT", "port"), plain("DISTRIBUTED", "distributed")),
@@ -158,12 +179,21 @@ LINE = NetKind(
     path="VPC/LINE",
     help="Create, change and list dedicated lines, provider VLANs of one VPC (administrators).",
     options=(
-        NetOption(flag="--vlan", field="vlan", type=VLAN, needed=True, text="Its tag.", fixed=True),
-        NetOption(flag="--cidr", field="cidr", needed=True, metavar="RANGE", text="The line's own range.", fixed=True),
+        NetOption(flag="--vlan", field="vlan", type=VLAN, needed=True, text="VLAN tag.", fixed=True),
         NetOption(
-            flag="--address", field="address", needed=True, metavar="ADDRESS", text="The VPC's in it.", fixed=True
+            flag="--cidr", field="cidr", needed=True, metavar="RANGE", text="Address range of the line.", fixed=True
         ),
-        NetOption(flag="--peer", field="peer", needed=True, metavar="ADDRESS", text="The other end's.", fixed=True),
+        NetOption(
+            flag="--address",
+            field="address",
+            needed=True,
+            metavar="ADDRESS",
+            text="Address of the VPC in the range.",
+            fixed=True,
+        ),
+        NetOption(
+            flag="--peer", field="peer", needed=True, metavar="ADDRESS", text="Address of the other end.", fixed=True
+        ),
         ROUTES,
         PHYSICAL,
         HOSTS,
@@ -177,10 +207,17 @@ ENDPOINT = NetKind(
     path="VPC/ENDPOINT",
     help="Create and list endpoints, services of other VPCs under an address of the VPC; ranges may overlap.",
     options=(
-        NetOption(flag="--from", field="source", needed=True, metavar="VPC/LB", text="Whose service.", fixed=True),
-        NetOption(flag="--vip", field="vip", metavar="ADDRESS", text="Default: a free one.", fixed=True),
         NetOption(
-            flag="--subnet", field="subnet", metavar="NAME", read=_listed_subnet, text="Default: the first.", fixed=True
+            flag="--from", field="source", needed=True, metavar="VPC/LB", text="Load balancer to reach.", fixed=True
+        ),
+        NetOption(flag="--vip", field="vip", metavar="ADDRESS", text="Address. Default: a free one.", fixed=True),
+        NetOption(
+            flag="--subnet",
+            field="subnet",
+            metavar="NAME",
+            read=_listed_subnet,
+            text="Subnet of the address. Default: the first.",
+            fixed=True,
         ),
     ),
     columns=(plain("FROM", "source"), plain("VIP", "vip"), plain("SUBNET", "subnet", wide=True)),
@@ -192,11 +229,11 @@ ROUTE = NetKind(
     path="VPC/ROUTE",
     help="Create, change and list static and policy routes of a VPC.",
     options=(
-        NetOption(flag="--to", field="prefix", needed=True, metavar="RANGE", text="Packets for there."),
-        NetOption(flag="--via", field="next_hop", metavar="ADDRESS", text="Go there."),
-        NetOption(flag="--drop/--no-drop", field="", text="Go nowhere."),
-        NetOption(flag="--from", field="source", metavar="RANGE", text="Only those from there: a policy route."),
-        NetOption(flag="--priority", field="priority", type=int, text="Of policy routes, the higher first."),
+        NetOption(flag="--to", field="prefix", needed=True, metavar="RANGE", text="Destination of the packets."),
+        NetOption(flag="--via", field="next_hop", metavar="ADDRESS", text="Next hop."),
+        NetOption(flag="--drop/--no-drop", field="", text="Drop the packets."),
+        NetOption(flag="--from", field="source", metavar="RANGE", text="Source of the packets, for a policy route."),
+        NetOption(flag="--priority", field="priority", type=int, text="Priority of a policy route; highest first."),
     ),
     columns=(plain("TO", "prefix"), plain("VIA", "next_hop"), plain("FROM", "source"), plain("PRIORITY", "priority")),
     spec=_route,
@@ -208,9 +245,14 @@ DNS = NetKind(
     path="VPC/RECORD",
     help="Create, change and list DNS records of a VPC's subnets.",
     options=(
-        NetOption(flag="--host", field="host", needed=True, metavar="NAME", text="Like db.internal."),
+        NetOption(flag="--host", field="host", needed=True, metavar="NAME", text="Host name, such as db.internal."),
         NetOption(
-            flag="--address", field="addresses", several=True, needed=True, metavar="ADDRESS", text="What it is."
+            flag="--address",
+            field="addresses",
+            several=True,
+            needed=True,
+            metavar="ADDRESS",
+            text="Address of the host.",
         ),
     ),
     columns=(plain("HOST", "host"), listed("ADDRESSES", "addresses")),
@@ -222,9 +264,9 @@ QOS = NetKind(
     path="VPC/POLICY",
     help="Create, change and list rate limits of ports.",
     options=(
-        NetOption(flag="--rate", field="", metavar="RATE", text="Both ways, like 1Gbit; none: no bound."),
-        NetOption(flag="--egress", field="", metavar="RATE", text="What a port sends."),
-        NetOption(flag="--ingress", field="", metavar="RATE", text="What a port gets."),
+        NetOption(flag="--rate", field="", metavar="RATE", text="Limit of both directions, such as 1Gbit, or none."),
+        NetOption(flag="--egress", field="", metavar="RATE", text="Limit of packets that a port sends."),
+        NetOption(flag="--ingress", field="", metavar="RATE", text="Limit of packets that a port receives."),
     ),
     columns=(
         Column(title="EGRESS", text=lambda r: rate_text(r["spec"]["egress_bits_per_s"]), right=True),
@@ -239,16 +281,16 @@ UPLINK = NetKind(
     path="UPLINK",
     help="Create, change and list uplinks to outside networks (administrators).",
     options=(
-        NetOption(flag="--cidr", field="cidr", needed=True, metavar="RANGE", text="Its range.", fixed=True),
-        NetOption(flag="--gateway", field="gateway", needed=True, metavar="ADDRESS", text="The next hop in it."),
+        NetOption(flag="--cidr", field="cidr", needed=True, metavar="RANGE", text="Address range.", fixed=True),
+        NetOption(flag="--gateway", field="gateway", needed=True, metavar="ADDRESS", text="Next hop in the range."),
         PHYSICAL,
-        NetOption(flag="--vlan", field="vlan", type=VLAN, text="Its tag, 0 none.", fixed=True),
+        NetOption(flag="--vlan", field="vlan", type=VLAN, text="VLAN tag; 0: none.", fixed=True),
         HOSTS,
         NetOption(
             flag="--vpcs-max",
             field="vpcs_max",
             type=click.IntRange(0, 100),
-            text="Most VPCs that leave by it; 0: as its addresses allow.",
+            text="Maximum number of VPCs that use the uplink; 0: as many as it has addresses for.",
         ),
     ),
     columns=(plain("RANGE", "cidr"), plain("GATEWAY", "gateway"), plain("VLAN", "vlan"), listed("HOSTS", "hosts")),

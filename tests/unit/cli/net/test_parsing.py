@@ -32,7 +32,7 @@ def test_short_names_mean_the_one_port_of_that_name() -> None:
         net_parsing.port_named("red", "web2", "--to", find)
     with pytest.raises(CalabashError, match="has no port 'web3'"):
         net_parsing.port_named("red", "web3", "--to", find)
-    with pytest.raises(CalabashError, match="is not of VPC red"):
+    with pytest.raises(CalabashError, match="is not an object of VPC red"):
         net_parsing.port_named("red", "blue/a/web1", "--to", find)
 
 
