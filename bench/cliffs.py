@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from bench._reference import CpuTime, add_cpu_time, cpu_time
 from bench._report import Report, run
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Decision, Options, Request
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, QueueSpec
 from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import Scheduler

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from bench._reference import CpuTime, add_cpu_time, cpu_time
 from bench._report import Report, run
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Decision, Evict, Move, Options, Request
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sim.queueing import Load, Queueing, random_jobs

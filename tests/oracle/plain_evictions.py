@@ -18,10 +18,10 @@ from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, shapes_of
 from calabash.sched.actions.quota import devices_of, mark_in_quota
 from calabash.sched.actions.victims import is_borrow_paused
+from calabash.sched.amounts import EPSILON, Amount, total
 from calabash.sched.charges import is_charged_by_count
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey, Request, Running
-from calabash.sched.queues.fairshare import EPSILON, Amount, total
 from calabash.sched.queues.gang import Gang, Unit, unit_of, units_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState

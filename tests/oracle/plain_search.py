@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, largest_first
+from calabash.sched.amounts import EPSILON, Amount
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.cluster.transaction import Transaction
 from calabash.sched.decisions import GangKey, Request
-from calabash.sched.queues.fairshare import EPSILON, Amount
 from calabash.sched.queues.gang import Unit
 
 SETS_MAX = 256

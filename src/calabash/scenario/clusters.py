@@ -20,8 +20,8 @@ from calabash.scenario.statements import (
     NodesLine,
     QueueLine,
 )
+from calabash.sched.amounts import ZERO, Amount
 from calabash.sched.cluster.shape import WHOLE_MILLI
-from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 
 CARD_MEMORY_MIB = {

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from calabash.model.mig import MigGeometry
 from calabash.scenario.clusters import CARD_MEMORY_MIB, OPTION_READERS
 from calabash.scenario.mig import geometry_lines, places_text, stands_line
+from calabash.sched.amounts import ZERO, Amount
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Request, Running
-from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.snapshot import Snapshot
 

@@ -27,12 +27,12 @@ The package has no clocks, threads, files, sockets or logging, and knows no fron
 Kubernetes planner and the simulator use it through the names below.
 """
 
+from calabash.sched.amounts import ZERO, Amount
 from calabash.sched.cluster.scoring import PlacementPolicy
 from calabash.sched.cluster.shape import WHOLE_MILLI, NodePlacement, Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Cause, Decision, Defer, Evict, Explanation, Move, Options, Request, Running
 from calabash.sched.explain.nodes import MODELS_DIFFER, OTHER_MODEL
-from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.hierarchy import queue_levels, queue_too_deep
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.rounds import CycleLimit

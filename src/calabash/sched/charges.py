@@ -12,9 +12,9 @@ sums of charges are exact and never exceed a whole device.
 from __future__ import annotations
 
 from calabash.model.mig import split_profile
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, Shape
-from calabash.sched.queues.fairshare import Amount
 
 _LEAST_PARTS = 1 << 20
 

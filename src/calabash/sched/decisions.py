@@ -13,8 +13,8 @@ from sys import intern
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import ModelName, Text, with_models
+from calabash.sched.amounts import ZERO, Amount
 from calabash.sched.cluster.shape import NodePlacement, Shape
-from calabash.sched.queues.fairshare import ZERO, Amount
 
 GangKey = tuple[str, str, str]
 """(owner and tenant, queue, name of the gang)."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.sched.amounts import Amount, total
 from calabash.sched.charges import Charges
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.engine import Engine
@@ -21,7 +22,6 @@ from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.cluster.transaction import Transaction
 from calabash.sched.decisions import GangKey, Options, Request, Running
 from calabash.sched.explain.verdicts import Verdicts
-from calabash.sched.queues.fairshare import Amount, total
 from calabash.sched.queues.owner_order import OwnerUse
 from calabash.sched.queues.registry import GangRegistry
 from calabash.sched.queues.reservation import Reservation

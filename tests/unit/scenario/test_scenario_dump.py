@@ -15,11 +15,11 @@ from calabash.scenario.dump import dump_scenario
 from calabash.scenario.reader import parse_scenario
 from calabash.scenario.runner import render, run_scenario
 from calabash.scenario.statements import AsksLine, HasLine, NodesLine, ScenarioError, StandsLine
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sched.cluster.shape import Shape, Topology
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Options, Request
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sched.updates import set_mig_instances

@@ -17,12 +17,12 @@ from tests.examples import examples
 from calabash.model.mig import MigInstance
 from calabash.sched import updates
 from calabash.sched.actions.victims import BORROW_PAUSE_S
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.cycle import Cycle
 from calabash.sched.cycle_memory import AGE_MAX_S, CycleMemory
 from calabash.sched.decisions import Decision, Options, Request
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.registry import GangRegistry
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec

@@ -16,10 +16,10 @@ from tests.examples import examples
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import in_full
 from calabash.sched.actions.victims import BORROW_PAUSE_S
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Defer, Evict, Move, Options, Request
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import RECHECK_S, Scheduler
 from calabash.sched.updates import relabel

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Options, Request
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 from calabash.sim.queueing import Job, Load, Queueing, QueueingResult, random_jobs

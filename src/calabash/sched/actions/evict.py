@@ -18,10 +18,10 @@ from calabash.sched.actions.reclaim import above_fair_share, is_any_above_fair_s
 from calabash.sched.actions.unit_pool import UnitPool
 from calabash.sched.actions.victim_search import find_victims
 from calabash.sched.actions.victims import EvictionRight, VictimRules, is_borrow_paused
+from calabash.sched.amounts import Amount, total
 from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey, Request
-from calabash.sched.queues.fairshare import Amount, total
 from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.state import SchedulerState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calabash.sched.actions.victims import EvictionRight, VictimRules, is_borrow_paused
+from calabash.sched.amounts import Amount, total
 from calabash.sched.decisions import Request
-from calabash.sched.queues.fairshare import Amount, total
 from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.state import SchedulerState
 

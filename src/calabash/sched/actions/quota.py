@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from calabash.sched.amounts import EPSILON
 from calabash.sched.charges import is_charged_by_count
 from calabash.sched.cluster.columns import Bools, Rows
 from calabash.sched.cluster.shape import WHOLE_MILLI
-from calabash.sched.queues.fairshare import EPSILON
 from calabash.sched.queues.gang import Unit
 from calabash.sched.state import SchedulerState
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calabash.sched.actions.victims import VictimRules
-from calabash.sched.queues.fairshare import EPSILON, Amount
+from calabash.sched.amounts import EPSILON, Amount
 from calabash.sched.queues.gang import Gang
 from calabash.sched.state import SchedulerState
 

@@ -25,10 +25,10 @@ from calabash.sched.actions.freeable_devices import FreeableDevices, slices_of
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import Plan, largest_first
 from calabash.sched.actions.unit_pool import Trial, UnitPool
+from calabash.sched.amounts import EPSILON, Amount
 from calabash.sched.cluster.shape import NodePlacement, Shape
 from calabash.sched.cluster.transaction import Transaction
 from calabash.sched.decisions import Request
-from calabash.sched.queues.fairshare import EPSILON, Amount
 from calabash.sched.queues.gang import Unit
 
 DEFAULT_RATIO = 1.2

@@ -28,10 +28,10 @@ import numpy as np
 
 from calabash.sched.actions.plan import Placed
 from calabash.sched.actions.quota import NO_ROWS, MarkedQueues, devices_of, mark_in_quota
+from calabash.sched.amounts import ZERO, Amount
 from calabash.sched.charges import is_charged_by_count
 from calabash.sched.cluster.columns import Bools, Rows
 from calabash.sched.decisions import GangKey, Request, Running
-from calabash.sched.queues.fairshare import ZERO, Amount
 from calabash.sched.queues.gang import Gang, Unit, unit_of
 from calabash.sched.state import SchedulerState
 

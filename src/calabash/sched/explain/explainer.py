@@ -14,9 +14,9 @@ from calabash.model.errors import Reason
 from calabash.model.messages import Message, Names, QueueName, RequestName, Text, joined, names
 from calabash.model.units import format_mib
 from calabash.sched.actions.plan import shapes_of
+from calabash.sched.amounts import Amount
 from calabash.sched.decisions import Explanation, Request
 from calabash.sched.explain.nodes import PASSING, explanation
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Gang, start_group_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import OverLimit

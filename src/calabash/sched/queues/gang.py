@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from calabash.sched.amounts import Amount, total
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey, Request, Running
-from calabash.sched.queues.fairshare import Amount, total
 
 Rank = tuple[int, bool, float, GangKey, str]
 EquivalenceKey = tuple[str, int, Shape, int]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.queues.fairshare import RESOURCES, ZERO
+from calabash.sched.amounts import RESOURCES, ZERO
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, ROOT, UNLIMITED, QueueSpec
 
 

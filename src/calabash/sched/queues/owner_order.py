@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from calabash.sched.queues.fairshare import Amount
+from calabash.sched.amounts import Amount
 from calabash.sched.queues.gang import StartGroup
 
 OwnerRank = tuple[float, int, int]

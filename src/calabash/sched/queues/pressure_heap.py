@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from calabash.sched.queues.fairshare import Amount
+from calabash.sched.amounts import Amount
 from calabash.sched.queues.tree import QueueTree
 
 Key = tuple[Any, ...]

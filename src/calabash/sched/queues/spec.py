@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from calabash.model.errors import CalabashError
-from calabash.sched.queues.fairshare import ZERO, Amount
+from calabash.sched.amounts import ZERO, Amount
 
 UNLIMITED = Amount(1 << 60, 1 << 60, 1 << 60)
 ROOT = ""

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from calabash.model.errors import CalabashError, Reason
-from calabash.sched.queues.fairshare import EPSILON, RESOURCES, ZERO, Amount, FairShareInput, QueueShares, divide
+from calabash.sched.amounts import EPSILON, RESOURCES, ZERO, Amount
+from calabash.sched.queues.fairshare import FairShareInput, QueueShares, divide
 from calabash.sched.queues.hierarchy import Hierarchy
 from calabash.sched.queues.spec import OverLimit, QueueSpec
 from calabash.sched.queues.use import QueueUse

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calabash.sched.amounts import RESOURCES
 from calabash.sched.charges import is_charged_by_count
 from calabash.sched.cluster.columns import Bools, Floats, Ints
 from calabash.sched.decisions import GangKey, Running
-from calabash.sched.queues.fairshare import RESOURCES
 from calabash.sched.queues.gang import Gang, Unit, slices_of, units_of
 from calabash.sched.queues.registry import GangRegistry
 

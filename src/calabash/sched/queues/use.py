@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calabash.sched.queues.fairshare import RESOURCES, Amount
+from calabash.sched.amounts import RESOURCES, Amount
 from calabash.sched.queues.hierarchy import Hierarchy
 
 Table = list[list[float]]

@@ -12,10 +12,10 @@ from tests.examples import examples
 
 from calabash.model.messages import in_full
 from calabash.sched.actions.packing import pack
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Evict, Options, Request
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.scheduler import Scheduler
 

@@ -17,10 +17,10 @@ import pytest
 from tests.examples import examples
 
 from calabash.sched.actions.victims import VictimRules
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Evict, Options, Request
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
 from calabash.sched.scheduler import Scheduler
 

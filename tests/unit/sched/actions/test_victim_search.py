@@ -19,6 +19,7 @@ from calabash.sched.actions.quota import mark_in_quota
 from calabash.sched.actions.unit_pool import UnitPool
 from calabash.sched.actions.victim_search import find_victims
 from calabash.sched.actions.victims import EvictionRight, VictimRules
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools
 from calabash.sched.cluster.engine import Engine
@@ -28,7 +29,6 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.cluster.transaction import Placer, Transaction
 from calabash.sched.decisions import Bind, Defer, Evict, Request, Running
 from calabash.sched.policies.registry import policy_named
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Gang, Unit, units_of
 from calabash.sched.queues.registry import GangRegistry
 from calabash.sched.queues.spec import QueueSpec

@@ -24,10 +24,10 @@ from calabash.sched import (
     Shape,
     charges,
 )
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster import engine, placer
 from calabash.sched.cluster.shape import NodePlacement
 from calabash.sched.explain import verdicts
-from calabash.sched.queues.fairshare import Amount
 from calabash.sched.queues.gang import Gang, start_groups_of
 from calabash.sched.queues.owner_order import OwnerUse, QueueOrder
 

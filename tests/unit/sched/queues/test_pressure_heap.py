@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.sched.queues.fairshare import Amount
+from calabash.sched.amounts import Amount
 from calabash.sched.queues.pressure_heap import PressureHeap
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.queues.tree import QueueTree

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.model.errors import CalabashError, Reason
+from calabash.sched.amounts import Amount
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Request
-from calabash.sched.queues.fairshare import Amount, FairShareInput, corrected_weights, divide, water_fill
+from calabash.sched.queues.fairshare import FairShareInput, corrected_weights, divide, water_fill
 from calabash.sched.queues.hierarchy import queue_levels
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, QueueSpec
 from calabash.sched.queues.tree import QueueTree
