@@ -69,7 +69,7 @@ def is_charged_by_count(shape: Shape, charge: Amount) -> bool:
 
 
 def _slices_milli(shape: Shape) -> float:
-    """Return the least charge for the slices that the shape takes of one device, in milli, by their number alone."""
+    """Return the least charge, in device milli, for the number of slices that the shape takes of one device."""
     if not shape.gpu_slices_max:
         return 0
     return shape.gpu_slices * WHOLE_MILLI * _LEAST_PARTS // shape.gpu_slices_max / _LEAST_PARTS

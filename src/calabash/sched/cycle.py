@@ -121,7 +121,11 @@ class Cycle:
         return self._reported()
 
     def _may_lose_precedence(self, reservation: Reservation, started: StartGroup) -> bool:
-        """Return True if the start of a start group may have moved the gang of a reservation behind others in the order."""
+        """Return True if a gang with a reservation may come later in the order now that a start group was started.
+
+        Args:
+            started: the start group that was started.
+        """
         gang = self._state.registry.gangs[reservation.gang]
         if gang.queue != started.gang.queue:
             return False
@@ -131,8 +135,11 @@ class Cycle:
     def _update_unsettled(self) -> None:
         """Store the reservations, and set ``SchedulerState.unsettled`` if another cycle may decide something.
 
-        There are two such cases after the starts of this cycle. Another gang may be the first that does not fit now, so
-        that it is entitled to the reservation. Or a gang with a reservation may now be over the limit of its queue.
+        If this cycle has started something, another cycle may decide something in three cases:
+
+        * a request was not evicted or moved only because this round has started it;
+        * a gang without a reservation that does not fit now precedes a gang with one, and may be entitled to it;
+        * a gang with a reservation is over the limit of its queue now.
         """
         self._state.reservations = list(self._held.reservations)
         if not self._started:
@@ -154,7 +161,11 @@ class Cycle:
         return self._state.tree.over_limit(start_group.gang.queue, self._state.need(start_group.requests)) is not None
 
     def _renew(self, reservation: Reservation) -> None:
-        """Keep the reservation of a gang after the attempted start group; recompute it if that start group started."""
+        """Make the reservation of a gang valid again that comes after the attempted start group in the order.
+
+        The reservation is computed anew if the attempt has started something, because the free capacity is another
+        then. Otherwise it is kept, unless there are ``Options.reservations`` reservations already.
+        """
         gang = self._state.registry.gangs[reservation.gang]
         if self._order.starts:
             self._reserve.reserve_for(gang, first_start_group(gang).requests)

@@ -65,7 +65,10 @@ class CycleMemory:
         )
 
     def is_settled(self) -> bool:
-        """Return True if nothing but the time has changed since the remembered cycle, which decided nothing."""
+        """Return True if no input has changed since the remembered cycle, which decided nothing.
+
+        Unlike ``holds``, the time is not considered.
+        """
         return not self._state.unsettled and self._known == (*self._inputs(), self._state.cluster.position)
 
     def holds(self) -> bool:
@@ -123,7 +126,10 @@ class CycleMemory:
         return not self._paused and before[:-1] == now[:-1] and reserved <= {r.gang for r in now[-1]}
 
     def _change_times(self, since_s: float) -> Iterator[float]:
-        """Yield the times at which a rule may give another result although no input changes. Some may have passed."""
+        """Yield the times at which a rule may give another result although no input changes.
+
+        Times that have passed already may be among them.
+        """
         state, options = self._state, self._state.options
         if not state.registry.queued:
             return

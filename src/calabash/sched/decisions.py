@@ -120,7 +120,7 @@ class Explanation:
     estimated_start_s: float | None = None
 
     def with_models(self, display: Callable[[ModelName], str]) -> Explanation:
-        """Return the explanation with another display of device models."""
+        """Return the explanation with the names of device models in its texts replaced by ``display``."""
         causes = tuple(replace(cause, text=with_models(cause.text, display)) for cause in self.causes)
         return replace(self, causes=causes, changes=tuple(with_models(change, display) for change in self.changes))
 

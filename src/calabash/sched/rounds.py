@@ -61,13 +61,13 @@ class SchedulingRound:
     def walk(
         self, start_groups: Callable[[], Iterator[StartGroup]], gangs: Iterable[Gang]
     ) -> Iterator[tuple[StartGroup, bool, Reason | None]]:
-        """Yield all waiting start groups in order as (start group, attempt it now, reason why the round has refused it).
+        """Yield all waiting start groups in order, as (start group, attempt it now, reason why the round refused it).
 
-        A start group that is neither to be attempted nor refused is left to a later cycle. The caller attempts the start group,
-        and calls ``record``, before it takes the next one.
+        A start group that is neither to be attempted nor refused is left to a later cycle. The caller attempts the
+        start group, and calls ``record``, before it takes the next one.
 
         Args:
-            start groups: returns an iterator over the waiting start groups in the order of attempts.
+            start_groups: returns an iterator over the waiting start groups in the order of attempts.
             gangs: gangs that have waiting members, in any order.
         """
         self.cycles += 1

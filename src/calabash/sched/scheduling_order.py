@@ -38,7 +38,10 @@ class SchedulingOrder:
                 self._set_next_charge(queue)
 
     def _set_next_charge(self, queue: str) -> None:
-        """Sort the queue among the queues by the pressure that it will have when its next start group has started."""
+        """Update the position of a queue among the queues.
+
+        The position is given by the pressure that the queue will have when its next start group has started.
+        """
         amount = self._state.need(self._orders[queue].head().requests)
         if queue not in self._queues or amount != self._queues.amount(queue):
             self._queues.put(queue, amount)

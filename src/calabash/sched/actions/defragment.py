@@ -62,10 +62,10 @@ class Moves:
 def node_costs(
     cluster: Cluster, compiled: CompiledShape, *, moves_max: int, move_cost_milli: int
 ) -> npt.NDArray[np.int64]:
-    """Return [N] the cost, in device milli, of clearing the devices that a shape needs on each node.
+    """Return for each node the cost, in device milli, of clearing the devices that a shape needs there.
 
-    The cost of a node is IMPOSSIBLE if the shape cannot fit there, if nothing has to be moved, or if more than
-    ``moves_max`` requests would have to be moved.
+    The cost of a node is IMPOSSIBLE if the shape cannot fit there, if nothing has to be moved, or if clearly
+    more than ``moves_max`` requests would have to be moved.
 
     Args:
         moves_max: most requests that may be moved.
@@ -176,9 +176,10 @@ def _try_moves(
 def _requests_to_move(
     cluster: Cluster, compiled: CompiledShape, row: int, on_node: list[Occupant]
 ) -> list[Occupant] | None:
-    """Return the requests on the devices with the most free compute that the shape needs, the largest request first.
+    """Return the requests that must leave a node so that its emptiest devices are idle, the largest request first.
 
-    Devices with a request that may not be moved are left out. The result is None if too few devices remain.
+    As many devices are chosen as the shape needs: those with the most free compute that have no request which may not
+    be moved. The result is None if the node has too few such devices.
     """
     count = int(cluster.gpu_count[row])
     usable = np.ones(count, np.bool_) if compiled.device_static is None else compiled.device_static[row, :count]
@@ -219,7 +220,7 @@ class Defragment:
     def plan(self, requests: Sequence[Request]) -> Plan | None:
         """Return a plan that moves running requests so that one request can start; None if no moves are found.
 
-        The plan is applied in the transaction. It is made for a single request only.
+        The plan is applied in the transaction. The result is None too if ``requests`` has several requests.
         """
         state, options, request = self._state, self._state.options, requests[0]
         if len(requests) != 1 or not self.may_help(request):

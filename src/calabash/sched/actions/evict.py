@@ -37,7 +37,8 @@ class VictimPool:
         in_quota: the gang would be within the guaranteed amount of its queue.
         pool: the units.
         ratio_max: largest ratio of evicted to requested device milli.
-        budgets: largest amount of the requested resource that each queue may lose; other queues may lose everything.
+        budgets: largest amount that each queue may lose, in device milli, or in CPU milli if the gang needs no devices.
+            Queues that are not in it may lose everything.
     """
 
     in_quota: bool
@@ -137,13 +138,14 @@ class Eviction:
         return None
 
     def _has_no_victims(self, gang: Gang, priority: int, need: Amount) -> bool:
-        """Return True if no other gang of this queue and priority has victims either, as long as it would borrow.
+        """Return True if no gang of this queue and priority that would borrow has victims.
 
-        The caller has found no victims for ``gang``. The victims of a gang that would borrow depend on its requests
-        only if some queue is above its fair share.
+        Called after no victims were found for ``gang``. The result is False if the other gangs may have victims all the
+        same: if ``gang`` would be in quota, runs already or may not evict now (``is_borrow_paused``), or if some queue
+        is above its fair share.
 
         Args:
-            need: charge of the requests.
+            need: charge of the requests of ``gang``.
         """
         if is_borrow_paused(gang, self._state.now_s) or self._rules.table.rows_of(gang.key):
             return False
@@ -196,9 +198,10 @@ class Eviction:
             return search()
 
     def _trial_key(self, requests: Sequence[Request], ratio_max: float) -> Hashable | None:
-        """Return a key of everything that a trial eviction depends on besides its node and the units there.
+        """Return a key under which the results of trial evictions are cached.
 
-        The key is None for requests with MIG profiles: their trials must not be cached.
+        Trials of equal keys have equal results if their node and the units on the node are the same. The key is None if
+        MIG is involved, because the results must not be cached then.
         """
         cluster = self._state.cluster
         if cluster.mig_states or cluster.mig_coming or any(r.shape.mig_profile for r in requests):
@@ -238,9 +241,9 @@ class Eviction:
         return known[2]
 
     def _is_within(self, reservation: Reservation) -> bool:
-        """Compute the result of ``_starts_in_quota``.
+        """Return True if the reserved gang will be in quota at its start; ``_starts_in_quota`` caches the result.
 
-        The reserved gang is compared with the in-quota units of its queue that are expected to run when it starts.
+        In-quota units of the queue that are expected to end before the start leave their amounts to the gang.
         """
         state = self._state
         if not any(state.tree.form.managed):
@@ -258,11 +261,12 @@ class Eviction:
         return state.tree.within_guaranteed(queue, ahead, state.need(requests))
 
     def _pools(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
-        """Yield the pools of victims that the gang may evict: first those that it may evict because it is in quota.
+        """Yield the pools of units that the gang may evict, each for one assumption on the gang's quota.
 
-        Requests that are charged by their number of slices may be in quota on some devices only. They have up to three
-        pools: the victims of a gang in quota, those of them on devices that already have such slices of the same queue,
-        and the victims of a gang that borrows.
+        Most gangs have one pool: that of a gang in quota, or that of a gang that borrows. Small slices (charged by
+        their number) can be in quota on one device and borrowed on another. Gangs of small slices therefore have up to
+        three pools: as a gang in quota on any device; as a gang in quota, restricted to devices where small slices of
+        its queue are in quota already; and as a gang that borrows.
         """
         priority = max(r.priority for r in requests)
         if self._rules.would_be_in_quota(gang.queue, priority, need):
@@ -275,11 +279,13 @@ class Eviction:
     def _victims(
         self, gang: Gang, priority: int, need: Amount, *, in_quota: bool, beside: bool = False
     ) -> Iterator[VictimPool]:
-        """Yield the victims that the gang may evict, and then, for a gang in quota, these and the guarded units.
+        """Yield the pool of the units that the gang may evict; for a gang in quota, then also one with guarded units.
+
+        Guarded units (``Request.guarded``) are evicted last, and only if they are borrowed.
 
         Args:
             in_quota: the gang would be in quota; False if it would borrow.
-            beside: yield only victims on devices where small slices of the gang's queue are in quota.
+            beside: take only units on devices where small slices of the gang's queue are in quota.
         """
         state, rules = self._state, self._rules
         budgets: dict[str, float] = {}
@@ -307,11 +313,11 @@ class Eviction:
     def _pool(self, kind: Hashable, chosen: Bools) -> UnitPool:
         """Return a pool of the units in some rows of the unit table.
 
-        The last pool of the same kind is reused, because only the differences must then be computed. It cannot be
-        reused if the rows of the table were renumbered.
+        The last pool of the same kind is updated if possible, which is cheaper than to create a pool. A pool cannot be
+        updated after the rows of the table were renumbered.
 
         Args:
-            kind: key of pools that are expected to be similar.
+            kind: key of pools that are expected to have mostly the same rows.
             chosen: True for each row that is in the pool.
         """
         pool, marks = self._pools_of.pop(kind, None), self._rules.marks()

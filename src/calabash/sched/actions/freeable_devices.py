@@ -53,10 +53,10 @@ class FreeableDevices:
         self._renew(pool.nodes())
 
     def nodes(self) -> Iterator[tuple[int, int]]:
-        """Yield the nodes where enough devices can be freed, each with a lower bound of the slices that must be evicted.
+        """Yield the nodes where enough devices can be freed, each with a lower bound of the slices to evict for them.
 
-        The nodes are sorted by this bound, or by the number of placements on the devices if that is larger. Nodes of
-        equal bounds are sorted by the eviction order of their first unit.
+        The nodes with the least expected cost come first: the bound, or the number of placements on the devices if that
+        is larger. Nodes of equal cost are sorted by the eviction order of their first unit.
         """
         users, versions = self._placer.device_users(), self._pool.versions
         changed = np.flatnonzero((versions != self._versions) | (users != self._users).any(axis=1))

@@ -54,17 +54,21 @@ def devices_of(unit: Unit) -> set[tuple[int, int]]:
 
 
 class _SmallSlices:
-    """Devices on which small slices of one queue are in quota: no more devices than the slices would fill together."""
+    """Devices on which small slices of one queue are in quota.
+
+    Small slices are charged by their number and not by their size. They are in quota on no more devices than they would
+    fill together.
+    """
 
     def __init__(self) -> None:
         self._devices: set[tuple[int, int]] = set()
         self._milli = 0.0
 
     def fit(self, unit: Unit) -> bool:
-        """Return True if a unit can be in quota together with the units that were added before; add the unit then.
+        """Add a unit to the units in quota if possible, and return True.
 
-        Small slices can if they are on no more devices than they would fill together. A unit that is not of small
-        slices always can, and is not added.
+        Returns False if the unit consists of small slices and the slices in quota would be on more devices than they
+        would fill together. Returns True for a unit that is not of small slices, without adding it.
         """
         if not all(is_charged_by_count(m.request.shape, m.charge) for m in unit.members):
             return True

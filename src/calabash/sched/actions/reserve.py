@@ -99,10 +99,10 @@ class Reserve:
         return Reservation(gang=gang.key, start_s=found[0], requests_on=requests_on)
 
     def _with_unknown_since(self, reservation: Reservation, earlier: Reservation | None) -> Reservation:
-        """Return the reservation with ``unknown_since_s`` set.
+        """Return the reservation with ``unknown_since_s`` set: the time since which its start is a guess.
 
-        It is None if the start is known. Otherwise it is taken from the earlier reservation of the gang if that has it,
-        else it is the current time.
+        This is None if the start is known. It is the time in ``earlier``, the gang's reservation of the last cycle, if
+        the start was a guess then; otherwise it is the current time.
         """
         if self._is_start_known(reservation):
             return replace(reservation, unknown_since_s=None)

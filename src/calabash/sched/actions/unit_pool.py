@@ -29,7 +29,8 @@ class Trial:
 
     Args:
         gpu_milli, slices: device milli and slices of all of these units together.
-        rank: ``order`` of the units, the most valuable first, to compare trials of equal cost.
+        rank: the ``Unit.order`` of each unit, the most valuable unit first. Of trials of equal cost the one with the
+            smallest rank is chosen.
     """
 
     units: tuple[Unit, ...]
@@ -41,16 +42,20 @@ class Trial:
 class UnitPool:
     """Selection of the units that a gang may evict, with sums by node and device for the search for victims.
 
+    The rank of a unit is its position in the eviction order.
+
     Args:
+        table: table of all running units, from which ``select`` selects rows.
         nodes, width: number of nodes, and most devices of a node.
-        unit: returns the unit of a row of the table, with ``in_quota`` set.
+        unit: function that returns the unit of a row of the table, with ``in_quota`` set.
 
     Attributes:
-        first: [N] smallest rank of the units on a node, ``UNRANKED`` for nodes without units.
-        fewest: [N] smallest number of slices of a unit on a node, ``UNRANKED`` for nodes without units.
-        evictable_users: [N, G] number of placements of the units on a device.
-        shares: [N, G] sum over the units on a device of the unit's slices divided by its devices on the node.
-        slices: [N, G] sum over the units on a device of the unit's slices, on all devices.
+        first: by node, the smallest rank of the units there; ``UNRANKED`` for nodes without units.
+        fewest: by node, the smallest number of slices of a unit there; ``UNRANKED`` for nodes without units.
+        evictable_users: by node and device, the number of placements that the units have there.
+        slices: by node and device, the sum of the slices of the units there. All slices of a unit count, also those on
+            other devices.
+        shares: as ``slices``, with the slices of each unit divided by the number of its devices on the node.
     """
 
     def __init__(self, table: UnitTable, nodes: int, width: int, unit: Callable[[int], Unit]) -> None:
@@ -109,7 +114,7 @@ class UnitPool:
         return int(np.count_nonzero(self._all))
 
     def least(self, resource: int) -> float:
-        """Return the amount of the selected unit that has least of a resource; infinite if no units are selected.
+        """Return the smallest amount of a resource that a selected unit has; infinite if no units are selected.
 
         Args:
             resource: 0 for device milli, 1 for CPU milli.

@@ -96,7 +96,7 @@ class _Search:
         return group
 
     def restore(self, unit: Unit) -> bool:
-        """Put an evicted unit back to its placement. Returns False if the placement is not free or its core is evicted."""
+        """Put an evicted unit back. Returns False if its placement is not free, or its gang's core stays evicted."""
         if not unit.core and any(u.core and u.gang == unit.gang for u in self.evicted.values()):
             return False
         mark = self.transaction.mark()
@@ -227,7 +227,10 @@ class _Search:
 
     @staticmethod
     def _by_device(units: Sequence[Unit], node: int) -> list[Unit]:
-        """Return the units sorted by their most expensive device; a device costs the milli of all units on it."""
+        """Return the units, those on the cheapest devices first.
+
+        A device costs the milli of all units on it; of the devices of a unit the most expensive one counts.
+        """
         cost: dict[int, float] = {}
         devices_of: dict[str, list[int]] = {}
         for unit in units:

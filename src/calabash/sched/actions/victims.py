@@ -141,10 +141,11 @@ class VictimRules:
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
     def is_in_quota_at(self, gang: Gang, placed: Sequence[Placed], evicted: Iterable[Unit]) -> bool:
-        """Return True if requests that would be in quota by their amount are in quota at their placements too.
+        """Return True if requests that fit into the guaranteed amount of their queue are in quota on these devices too.
 
-        Only small slices can differ, because they are in quota on some devices and borrowed on others. For them the
-        units in quota are computed again, with the requests added and the units in ``evicted`` left out.
+        This is True for all requests but small slices, which are in quota on some devices and borrowed on others. For
+        small slices the units in quota are computed again, with the requests added and the units in ``evicted`` left
+        out.
         """
         if not self.are_small(request for request, _ in placed):
             return True
@@ -173,12 +174,14 @@ class VictimRules:
     # ---- eligible victims -----------------------------------------------------------------------------------------
 
     def eligible(self, right: EvictionRight, requester: Gang, *, guarded: bool = False) -> tuple[Bools, Hashable]:
-        """Return the rows of the units that a gang may evict, and a key under which a pool of similar rows can be reused.
+        """Return the rows of the units that a gang may evict, and a key that is equal for similar sets of rows.
+
+        The caller updates the pool that it has for the key, instead of creating a pool.
 
         Args:
             right: the rule by which the gang evicts.
             requester: the gang. Its own units are never eligible.
-            guarded: include units that are guarded, which may be evicted only if they are borrowed.
+            guarded: include guarded units (``Request.guarded``) that are borrowed.
         """
         self._sync()
         key = None if self.table.rows_of(requester.key) else (right, guarded)
@@ -210,9 +213,9 @@ class VictimRules:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _units_of_right(self, right: EvictionRight) -> tuple[Bools, Hashable]:
-        """Return the rows to which an eviction right applies, and a key by which pools of these rows are reused.
+        """Return the rows to which an eviction right applies, and a key that is equal for similar sets of rows.
 
-        The key contains the queue only if the rows depend on it. So queues of which no units are selected share a pool.
+        The key names the queue of the right only if the rows depend on it, so that most queues have one key.
         """
         if not self._state.registry.running_in.get(right.queue):
             return (self._borrowed(right) if right.others else np.zeros(self.table.size, np.bool_)), ""
@@ -271,7 +274,7 @@ class VictimRules:
         cannot be evicted.
 
         Args:
-            guarded: include borrowed units that are guarded.
+            guarded: include guarded units (``Request.guarded``) that are borrowed; False leaves out all guarded units.
         """
         table, rows = self.table, slice(0, self.table.size)
         now_s, rest_s = self._state.now_s, self._state.options.min_run_time_s
@@ -335,7 +338,7 @@ class VictimRules:
         return self._marked.marks((queue,))
 
     def _amount_ahead(self, queue: str, priority: int | None) -> Amount:
-        """Return the sum of the in-quota units of a queue that have at least ``priority``; None for any priority."""
+        """Return the sum of the charges of a queue's in-quota units that have at least ``priority`` (None: any)."""
         if not self._state.registry.running_in.get(queue):
             return ZERO
         marks, table = self._queue_marks(queue), self.table

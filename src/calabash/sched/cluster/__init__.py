@@ -10,8 +10,8 @@ Modules:
 * ``placer``, ``transaction``, ``releases``: what-if placements that can be undone;
 * ``demand``: counts of requests per shape; ``mig_tables``: MIG geometries of simulated devices.
 
-The row of a node is its index in the arrays. ``[N, G]`` before a noun is the shape of an array over all N nodes and the
-at most G devices of each; ``[rows]`` and ``[rows, G]`` are the same for the given rows only.
+The row of a node is its index in the arrays. A *mask* is an array of True and False: by row, or by row and device. Many
+functions take an array ``rows``, and return arrays with one entry for each of these rows.
 
 The package knows no queues, gangs or time, and does not compare requests.
 """

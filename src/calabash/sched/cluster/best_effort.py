@@ -20,12 +20,12 @@ _CLASS = 10 * WHOLE_MILLI  # larger than any expected compute and any score of a
 
 
 def best_effort_scores(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
-    """Return [rows, G] the score of each device for a best-effort slice; -1 where it does not fit.
+    """Return the score of each device for a best-effort slice; -1 where the slice does not fit.
 
-    A larger score is better.
+    A larger score is better. The scores have one row per node in ``rows`` and one column per device, as ``fits`` has.
 
     Args:
-        fits: [rows, G] devices where the shape fits.
+        fits: mask of the devices where the shape fits.
     """
     expected = cluster.gpu_free_milli[rows] // (1 + cluster.gpu_best_effort[rows])
     used = cluster.gpu_users[rows] > 0
@@ -35,11 +35,13 @@ def best_effort_scores(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
 
 
 def with_device_preference(cluster: Cluster, rows: Rows, fits: Bools, scores: Floats) -> Floats:
-    """Return scores that prefer rows by their best device for a best-effort slice, and among equals by ``scores``.
+    """Return node scores for a best-effort slice that depend on the best device of each node first.
+
+    Nodes whose best devices are of the same class (``best_effort_scores``) are ordered by ``scores``.
 
     Args:
-        fits: [rows, G] devices where the shape fits.
-        scores: [rows] scores of the placement policy.
+        fits: mask of the devices where the shape fits, with one row per node in ``rows``.
+        scores: score of each node in ``rows`` by the placement policy.
     """
     best = best_effort_scores(cluster, rows, fits).max(axis=1)
     crowded = np.where(best < _CLASS, best, 0)  # among other devices the policy decides

@@ -29,27 +29,30 @@ MODE_MIG = "mig"
 
 
 class Columns(MigColumns):
-    """Resident arrays for N nodes, with G the largest number of devices of a node.
+    """Resident arrays of the nodes and devices of a cluster.
 
-    Columns of devices beyond a node's count are zero. Other classes must not change the attributes.
+    Arrays of nodes are indexed by row, arrays of devices by row and index of the device. Entries of devices that a node
+    does not have are zero. Other classes must not change the attributes.
 
-    Attributes (shapes in brackets):
-        cpu_milli, cpu_free_milli, memory_mib, memory_free_mib [N]: host resources, total and free.
-        gpu_count [N]: number of devices.
-        gpu_free_milli, gpu_free_mib [N, G]: free compute and memory of the devices.
-        gpu_mib, gpu_nominal_mib [N, G]: memory that the driver reports, and nominal memory of the card model.
-        gpu_slices [N, G]: slices that placements take of a device. gpu_services [N, G]: factor of ``Shape.gpu_slices_max``
-            for a device: the number of its MPS services, else 1.
-        gpu_best_effort [N, G]: number of placements of best-effort compute.
-        gpu_users [N, G]: number of placements on a device. gpu_mode, gpu_pinned [N, G]: sharing mode, and True if it is
-        fixed. gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G]: see ``GpuSpec``; models and cards by
-        number. kind_users [N, KINDS]: number of placements per class of request (``Shape.kind``). schedulable [N]:
-        False while the node is cordoned. rack [N]: number of the rack, -1 for none. gpu_sum_milli, gpu_whole_free [N]:
-        free compute of all devices, and number of devices whose compute is free. users [N]: number of placements on the
-        node.
-        names, labels, taints: by row. row_of: row by name. removed: rows of removed nodes.
+    Attributes:
+        cpu_milli, cpu_free_milli, memory_mib, memory_free_mib: host resources of a node, total and free.
+        gpu_count: number of devices of a node.
+        gpu_sum_milli: free compute of all devices of a node.
+        gpu_whole_free: number of devices of a node whose compute is free.
+        users: number of placements on a node.
+        kind_users: number of placements on a node per class of request (``Shape.kind``).
+        schedulable: False while the node is cordoned.
+        rack: number of the node's rack, -1 for none.
+        gpu_free_milli, gpu_free_mib: free compute and memory of a device.
+        gpu_mib, gpu_nominal_mib: memory of a device that the driver reports, and nominal memory of its card model.
+        gpu_slices: slices that placements take of a device.
+        gpu_services: factor of ``Shape.gpu_slices_max`` for a device: the number of its MPS services, else 1.
+        gpu_best_effort: number of placements of best-effort compute on a device.
+        gpu_users: number of placements on a device.
+        gpu_mode: number of the sharing mode of a device (``mode_code``). gpu_pinned: True if the mode is fixed.
+        gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa: see ``GpuSpec``; models and cards are given by number.
+        names, labels, taints: of the nodes, by row. row_of: row by name. removed: rows of removed nodes.
         log: changed rows, oldest first, starting at position ``log_start``.
-        mig_instances: existing MIG instances by (row, device). mig_coming: MIG profiles of waiting requests, in order.
         static_version: changes when labels, taints or the set of nodes change.
     """
 

@@ -101,12 +101,12 @@ class Engine:
     def fits_nowhere(self, shape: Shape, *, new: bool = False) -> bool:
         """Return True if a quick check shows that the shape fits on no schedulable node.
 
-        The check costs time itself, so it is made only in two cases. One is after several refusals in a row, and again
-        after as many refusals if it did not help. The other is while few nodes have free compute on a device, if all
-        nodes would have to be scored otherwise.
+        The check costs time itself, so it is made in two cases only; otherwise the result is False. The first case is
+        that several queries in a row have found no node. The second is that the scores of the shape would have to be
+        computed for all nodes while few nodes have free compute on a device.
 
         Args:
-            new: all nodes would have to be scored, although there are cached scores of the shape.
+            new: the scores of all nodes would have to be computed. Without it this is assumed if no scores are cached.
         """
         if self._refusals < _REFUSALS_MIN and not (self.maxima.few_open and (new or shape not in self._entries)):
             return False
@@ -126,7 +126,7 @@ class Engine:
         return None if score == _NOWHERE else self._placement(entry, rows[first], score)
 
     def scores(self, shape: Shape) -> Floats:
-        """Return [N] the current scores of the nodes; minus infinity where the shape does not fit.
+        """Return the current score of each node, by row; minus infinity where the shape does not fit.
 
         The array is the cached one and must not be changed.
         """
@@ -209,12 +209,13 @@ class Engine:
     def _still_first(entry: _Entry, rows: Rows, scores: Floats, before: float) -> int:
         """Return the first row with the largest score after some rows were rescored; -1 if all rows must be searched.
 
-        Rows that were not rescored have at most the score ``before``, the old largest score. Those that have exactly
-        this score come after the old first row. So a new score above ``before`` is the largest. Otherwise the old first
-        row stays first, unless its score fell.
+        If a new score is above ``before``, it is the largest. If the score of the old first row has not changed, the
+        old first row or a rescored row before it is the result. If its score has fallen, the result is not known.
 
         Args:
             rows, scores: the rescored rows and their new scores.
+            before: largest score before. No other row has a larger score, and the rows with this score come after the
+                old first row.
         """
         top = scores.max()
         if top > before:
@@ -243,7 +244,7 @@ class Engine:
         return choose_devices(entry.compiled, row, known=True)
 
     def plain_whole(self, shape: Shape) -> bool:
-        """Return True if the shape is for whole devices and any free device of the node serves it."""
+        """Return True if the shape is for whole devices and any free device serves it, whatever the node."""
         cluster = self.cluster
         plain = not (cluster.has_modes or cluster.has_unhealthy or cluster.has_mixed or cluster.gpu_tracked)
         return plain and shape.whole and not (shape.topology or shape.models or shape.mode)

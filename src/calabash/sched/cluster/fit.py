@@ -33,9 +33,9 @@ class CompiledShape:
     """A shape compiled for one cluster.
 
     Attributes:
-        selected, tolerated: [N] nodes whose labels match and whose taints are tolerated; None if all are.
-        static: [N] nodes that are both selected and tolerated; None if all nodes are.
-        device_static: [N, G] devices of the right model and card memory; None if all are.
+        selected, tolerated: masks of the nodes whose labels match and whose taints are tolerated; None if all are.
+        static: mask of the nodes that are both selected and tolerated; None if all nodes are.
+        device_static: mask of the devices of the right model and card memory, by row and device; None if all are.
         mode: number of the shape's sharing mode.
         version: ``static_version`` of the cluster for which the masks were computed.
     """
@@ -101,10 +101,12 @@ class CompiledShape:
 
     # ---- what fits now -----------------------------------------------------------------------------------------------------
     def devices(self, rows: Rows, gaps: Ints | None = None) -> Bools:
-        """Return [rows, G] the devices that can serve the shape now.
+        """Return a mask of the devices that can serve the shape now.
+
+        The mask has one row per node in ``rows`` and one column per device, as the other masks of devices have.
 
         Args:
-            gaps: [rows, G] free compute of the devices in milli, if the caller has it already.
+            gaps: free compute of these devices in milli, if the caller has it already.
         """
         cluster, shape = self.cluster, self.shape
         if gaps is None:
@@ -128,7 +130,7 @@ class CompiledShape:
         return fits
 
     def if_idle(self, rows: Rows) -> Bools:
-        """Return [rows, G] the devices that would serve a shape of whole devices if they were idle."""
+        """Return a mask of the devices that would serve a shape of whole devices if they were idle."""
         cluster = self.cluster
         allowed: Bools = np.arange(cluster.width) < cluster.gpu_count[rows][:, None]
         if self.device_static is not None:
@@ -142,21 +144,21 @@ class CompiledShape:
         return allowed
 
     def slices_allow(self, rows: Rows) -> Bools:
-        """Return [rows, G] the devices that have enough slices left for the shape."""
+        """Return a mask of the devices that have enough slices left for the shape."""
         cluster, shape = self.cluster, self.shape
         most = shape.gpu_slices_max * cluster.gpu_services[rows]
         allowed: Bools = cluster.gpu_slices[rows] + shape.gpu_slices <= most
         return allowed
 
     def mode_allows(self, rows: Rows) -> Bools:
-        """Return [rows, G] the devices that are in the shape's sharing mode, or idle and not pinned to a mode."""
+        """Return a mask of the devices that are in the shape's sharing mode, or idle and not pinned to a mode."""
         cluster = self.cluster
         idle = (cluster.gpu_users[rows] == 0) & ~cluster.gpu_pinned[rows]
         allowed: Bools = idle | (cluster.gpu_mode[rows] == self.mode)
         return allowed
 
     def _mig(self, rows: Rows) -> Bools:
-        """Return [rows, G] the devices where the shape's MIG profiles fit."""
+        """Return a mask of the devices where the shape's MIG profiles fit."""
         cluster, names = self.cluster, self.shape.mig_profiles
         known = [g is not None and _has(g, names) for g in cluster.geometries]
         fits = np.array(known, np.bool_)[cluster.gpu_geometry[rows]]
@@ -168,7 +170,7 @@ class CompiledShape:
         return fits
 
     def nodes(self, rows: Rows, fits: Bools | None) -> Bools:
-        """Return [rows] the nodes where the shape fits.
+        """Return a mask of the nodes where the shape fits, with one entry per node in ``rows``.
 
         Args:
             fits: result of ``devices`` for the rows; None for a CPU-only shape.
@@ -194,9 +196,9 @@ class CompiledShape:
         return simple and (shape.whole or shape.gpu_count <= 1)
 
     def count(self, rows: Rows) -> Ints:
-        """Return [rows] the number of requests of the shape that fit on each node together.
+        """Return for each node in ``rows`` the number of requests of the shape that fit there at the same time.
 
-        It is exact if ``counted`` is True, and otherwise an upper bound.
+        The number is exact if ``counted`` is True, and otherwise an upper bound.
         """
         cluster, shape = self.cluster, self.shape
         most = np.full(len(rows), COUNT_MAX)
@@ -218,13 +220,20 @@ class CompiledShape:
         return most
 
     def groups(self, rows: Rows) -> Ints:
-        """Return [rows, G] the NUMA node of each device if the shape's topology is NUMA, else its NVLink island."""
+        """Return for each device the number of its NUMA node if the topology of the shape is NUMA, else of its island.
+
+        The result has one row per node in ``rows`` and one column per device.
+        """
         cluster = self.cluster
         matrix = cluster.gpu_numa if self.shape.topology is Topology.NUMA else cluster.gpu_island
         return matrix[rows].astype(np.int64)
 
     def _most_in_one_group(self, rows: Rows, fits: Bools) -> Ints:
-        """Return [rows] the largest number of devices in ``fits`` that are within one NVLink island or NUMA node."""
+        """Return for each node in ``rows`` the largest number of devices that are in one NVLink island or NUMA node.
+
+        Args:
+            fits: mask of the devices that are counted.
+        """
         groups = self.groups(rows)
         most = np.zeros(len(rows), np.int64)
         for group in range(int(groups.max(initial=-1)) + 1):
@@ -232,7 +241,7 @@ class CompiledShape:
         return most
 
     def fitting(self, rows: Rows | None = None) -> Bools:
-        """Return [rows] the nodes where the shape fits now; for all rows if ``rows`` is None."""
+        """Return a mask of the nodes where the shape fits now, with one entry per node in ``rows`` (None: all)."""
         self.renew()
         if rows is None:
             rows = np.arange(self.cluster.node_count)

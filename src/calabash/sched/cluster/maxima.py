@@ -31,7 +31,7 @@ class Maxima:
         self.few_open = False
         self._cluster = cluster
         self._cursor = -1
-        # [N, G + 3] free compute of the devices in descending order, then free CPU, host memory and memory of a device.
+        # By row: free compute of the devices in descending order, then free CPU, host memory and memory of a device.
         self._free: Ints = np.empty((0, cluster.width + 3), np.int64)
         self._most: list[int] | None = None  # maxima over the schedulable nodes; None if not computed
         self._most_on: dict[tuple[int, ...], list[int]] = {}  # maxima over some nodes, since the last change
@@ -58,7 +58,10 @@ class Maxima:
         return self._open_rows if shape.gpu_milli > 0 and self.few_open else None
 
     def exceeded_on(self, shape: Shape, nodes: tuple[int, ...]) -> bool:
-        """Return True if the shape needs more than any of some nodes has free, schedulable or not."""
+        """Return True if the shape needs more of a resource than each of the given nodes has free.
+
+        Nodes that are not schedulable count too.
+        """
         if self._cursor != self._cluster.position:
             self._renew()
         most = self._most_on.get(nodes)

@@ -18,7 +18,7 @@ class MigColumns:
     """MIG state of devices, by (row, device).
 
     Attributes:
-        geometries: MIG geometries by their number in ``gpu_geometry`` [N, G]; None for devices without MIG.
+        geometries: MIG geometries by the numbers in the array ``gpu_geometry``; None for devices without MIG.
         mig_states: memory and compute slices that placements take. Devices without placements are left out.
         mig_instances: existing MIG instances, used or unused.
         mig_coming: MIG profiles of waiting requests, in order.

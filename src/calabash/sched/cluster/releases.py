@@ -98,7 +98,12 @@ class Releases:
         self._change_mig(low, high, sign)
 
     def _change_mig(self, low: int, high: int, sign: int) -> None:
-        """Release (sign 1) or place again (sign -1) the placements with MIG instances between two counts."""
+        """Release or place again the placements with MIG instances, to change the number of released placements.
+
+        Args:
+            low, high: the smaller and the larger number of released placements, before and after the change.
+            sign: 1 to release placements, -1 to place them again.
+        """
         between = [number for number in self._mig if low <= number < high]
         for number in between[::sign]:
             shape, placement = self._taken[number]

@@ -48,9 +48,9 @@ class Scorer(Protocol):
         ...
 
     def score(self, compiled: CompiledShape, rows: Rows) -> Scored:
-        """Return [rows] the scores, and [rows] the device of each node if the shape is a slice of one device.
+        """Return the score of each node in ``rows``, and the device to use there if the shape is a slice of one device.
 
-        Larger scores are better; minus infinity where the shape does not fit.
+        Larger scores are better; the score is minus infinity where the shape does not fit.
         """
         ...
 

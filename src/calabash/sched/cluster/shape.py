@@ -51,7 +51,8 @@ class Shape:
         mig_profile: name of a MIG profile (``1g.10gb``), or several joined by ``&`` that are taken of each device together;
             ``gpu_milli`` and ``gpu_memory_mib`` must be 0 then.
         topology: preferred topology of the devices. topology_required: devices of another topology are not accepted.
-        mode: sharing mode of the devices; "" for the mode of unassigned devices.
+        mode: sharing mode of the devices; "" for devices without a mode. Idle devices serve
+            any mode unless their mode is fixed.
     """
 
     cpu_milli: int = 0
@@ -142,7 +143,10 @@ class Shape:
 
     @property
     def kind(self) -> int:
-        """Return the class of the shape: 0 for slices; for 1, 2, 3 to 4, or more whole devices 1, 2, 3 or 4."""
+        """Return the class of the shape, by its number of whole devices.
+
+        The class is 0 for slices, 1 for one whole device, 2 for two, 3 for three or four, and 4 for more.
+        """
         return min(KINDS - 1, 1 + (self.gpu_count - 1).bit_length()) if self.whole else 0
 
     @property

@@ -39,11 +39,17 @@ class Placer(Protocol):
         ...
 
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
-        """Return [nodes, G] the devices that would serve the shape if idle, and the number of placements on each."""
+        """Return a mask of the devices that would serve the shape if idle, and the number of placements on each device.
+
+        Both have one row per node in ``nodes`` and one column per device.
+        """
         ...
 
     def device_users(self) -> npt.NDArray[Any]:
-        """Return [N, G] the number of placements on each device. The array is a view."""
+        """Return the number of placements on each device, by row of the node and index of the device.
+
+        The array is a view of the resident one and must not be changed.
+        """
         ...
 
     def nodes_for(self, shape: Shape) -> Ints:

@@ -161,7 +161,11 @@ def _amounts(compiled: CompiledShape, reason: Reason, rows: Rows) -> tuple[float
 
 
 def _asked(shape: Shape, reason: Reason) -> float:
-    """Return the requested amount of the resource of a reason in ``_TEMPLATE_OF_AMOUNT``."""
+    """Return the requested amount of the resource that is short: device compute, device memory, CPU or host memory.
+
+    Args:
+        reason: a reason in ``_TEMPLATE_OF_AMOUNT``; all of these name a resource that is short.
+    """
     match reason:
         case Reason.NO_CORES:
             return shape.gpu_milli
@@ -173,7 +177,11 @@ def _asked(shape: Shape, reason: Reason) -> float:
 
 
 def _largest_free(compiled: CompiledShape, reason: Reason, rows: Rows) -> float:
-    """Return the largest free amount of the resource of a reason in ``_TEMPLATE_OF_AMOUNT`` on any of the rows."""
+    """Return the largest amount that one of the nodes in ``rows`` has free of the resource that is short.
+
+    Args:
+        reason: a reason in ``_TEMPLATE_OF_AMOUNT``; all of these name a resource that is short.
+    """
     cluster = compiled.cluster
     match reason:
         case Reason.NO_CORES:
@@ -186,9 +194,10 @@ def _largest_free(compiled: CompiledShape, reason: Reason, rows: Rows) -> float:
 
 
 def restated(verdict: NodeVerdict, shape: Shape) -> NodeVerdict:
-    """Return the verdict for ``shape``, made from that of another shape which all nodes judge alike.
+    """Return the verdict on a shape, made from the verdict on a similar shape.
 
-    Only the requested amounts of the causes are replaced.
+    The two shapes differ in requested amounts only, and each node refuses both for the same reason or neither. So only
+    the requested amounts of the causes are replaced.
     """
     causes = tuple(_restated(cause, shape) for cause in verdict.causes)
     return NodeVerdict(nodes=verdict.nodes, fitting=verdict.fitting, causes=causes)
@@ -206,7 +215,10 @@ def _largest(values: Ints) -> float:
 
 
 def _eligible(compiled: CompiledShape, rows: Rows) -> Bools:
-    """Return [rows, G] the healthy devices of the right model and card memory, regardless of their free amounts."""
+    """Return a mask of the devices that are healthy, and of the right model and card memory.
+
+    Free amounts are not considered.
+    """
     cluster = compiled.cluster
     mask: Bools = np.arange(cluster.width) < cluster.gpu_count[rows][:, None]
     if compiled.device_static is not None:
@@ -219,16 +231,17 @@ def _most_fitting_devices(compiled: CompiledShape, rows: Rows) -> float:
 
 
 def _usable(compiled: CompiledShape, rows: Rows) -> Bools:
-    """Return [rows, G] the eligible devices whose sharing mode and number of slices admit the shape."""
+    """Return a mask of the eligible devices (``_eligible``) whose sharing mode and free slices admit the shape."""
     usable = _eligible(compiled, rows) & compiled.mode_allows(rows)
     return usable & compiled.slices_allow(rows) if compiled.shape.gpu_slices_max else usable
 
 
 def _largest_on_devices(compiled: CompiledShape, free: Ints, usable: Bools) -> float:
-    """Return the largest amount that ``gpu_count`` usable devices of one node each have free.
+    """Return the largest amount for which some node has ``gpu_count`` devices with at least this amount free.
 
     Args:
-        free: [rows, G] free amounts. usable: [rows, G] devices to consider.
+        free: free amount of each device, by node and device.
+        usable: mask of the devices that count.
     """
     count = max(compiled.shape.gpu_count, 1)
     most = np.sort(np.where(usable, free, 0), axis=1)[:, ::-1]
@@ -336,9 +349,10 @@ def _less_host_memory(cluster: Cluster, shape: Shape) -> list[Text]:
 
 
 def _other_conditions(cluster: Cluster, shape: Shape) -> list[Text]:
-    """Return changes that leave out conditions other than amounts, without which the request would fit.
+    """Return changes of the request that would let it fit, each of which leaves out one condition.
 
-    These are the conditions on models, card memory, labels, taints and topology. Each is left out as a whole.
+    The conditions are those on models, card memory, labels, taints and topology. Conditions on amounts are not
+    considered here.
     """
     wanted = ", ".join(shape.selector)
     tries: list[tuple[bool, Shape, str]] = [

@@ -30,7 +30,10 @@ _CODE = {reason: code for code, reason in enumerate(REASONS, 1)}
 
 
 def reasons(compiled: CompiledShape) -> npt.NDArray[np.int8]:
-    """Return [N] the code of the first condition that fails on each node: its position in REASONS plus one, 0 if none fails."""
+    """Return for each node the code of the first condition that fails there.
+
+    The code is the position of the condition in REASONS plus one; 0 if no condition fails.
+    """
     compiled.renew()
     cluster, shape = compiled.cluster, compiled.shape
     codes = np.zeros(cluster.node_count, np.int8)

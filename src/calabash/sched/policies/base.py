@@ -36,15 +36,20 @@ class ScorerBase:
         return device
 
     def fits(self, compiled: CompiledShape, rows: Rows) -> tuple[Bools, Bools | None]:
-        """Return [rows] the nodes where the shape fits, and [rows, G] the fitting devices (None for CPU-only shapes)."""
+        """Return masks of the nodes where the shape fits and of the devices that can serve it.
+
+        The second mask is None for a CPU-only shape.
+        """
         devices = compiled.devices(rows) if compiled.shape.gpu_count else None
         return compiled.nodes(rows, devices), devices
 
     def fullest(self, rows: Rows, devices: Bools) -> Devices:
-        """Return [rows] the fullest fitting device: least free compute, then least free memory, then lowest index.
+        """Return for each node in ``rows`` the index of the fullest device that can serve a slice.
+
+        The fullest device has the least free compute; then the least free memory and the lowest index decide.
 
         Args:
-            devices: [rows, G] fitting devices.
+            devices: mask of the devices that can serve the slice.
         """
         gaps: Ints = self.cluster.gpu_free_milli[rows]
         keyed = np.where(devices, gaps, np.iinfo(np.int64).max)

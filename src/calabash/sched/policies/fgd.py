@@ -53,9 +53,9 @@ class _FgdScorer(ScorerBase):
         self._static_version = -1
 
     def _renew(self) -> None:
-        """Compute [N, M] for each node which of the M typical requests accept its device model.
+        """Compute the mask ``_allowed``: by node and typical request, True if the request accepts the device model.
 
-        The result is None if no typical request names a model.
+        ``_allowed`` stays None if no typical request names a model.
         """
         cluster = self.cluster
         self._static_version = cluster.static_version
@@ -65,11 +65,15 @@ class _FgdScorer(ScorerBase):
         self._allowed = known[cluster.gpu_model[:, 0]]
 
     def _fragment(self, cpu: Ints, allowed: Bools | None, gaps: Ints) -> Floats:
-        """Return [...] the expected fragment F of node states, in milli.
+        """Return the expected fragment F, in milli, of some nodes in given states.
+
+        The arguments may have any number of leading dimensions, which the result has too.
 
         Args:
-            cpu: [...] free CPU milli. gaps: [..., G] free compute of the devices.
-            allowed: [..., M] typical requests that accept the node; None for all.
+            cpu: free CPU milli of the nodes.
+            gaps: free compute of the devices, with the devices as last dimension.
+            allowed: True where a typical request accepts the node, with the typical requests as last dimension; None if
+                all requests accept all nodes.
         """
         total = gaps.sum(axis=-1)
         runs = (cpu[..., None] >= self._cpu) & (self._need > 0)
@@ -103,7 +107,7 @@ class _FgdScorer(ScorerBase):
         """Return the scores of the rows, and the best device of each row if the shape is a slice of one device.
 
         Args:
-            fitting: [rows, G] devices where the shape fits; None for CPU-only shapes.
+            fitting: mask of the devices where the shape fits; None for CPU-only shapes.
         """
         shape, cluster = compiled.shape, self.cluster
         gaps = cluster.gpu_free_milli[rows]

@@ -89,14 +89,14 @@ class PgbPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class _ScoredRows:
-    """Values of the k rows that are scored.
+    """Values of the rows that are scored, one entry per row, and one column per device where devices are named.
 
     Attributes:
-        gaps: [k, G] free compute of the devices.
-        at: [k, G] index of each gap in the tables for the free CPU that the row has after the placement.
-        after: [k] number of the interval in which the free CPU is after the placement.
-        free: [k] idle cards; None if there are no blocks.
-        fitting: [k, G] fitting devices; None if only amounts decide.
+        gaps: free compute of the devices.
+        at: index of each gap in the tables for the interval ``after``.
+        after: number of the interval of free CPU in which the row is after the placement.
+        free: number of idle cards; None if the tables have no terms for requests of several cards.
+        fitting: True for each device where the shape fits; None if only amounts decide.
     """
 
     rows: Rows
@@ -138,10 +138,10 @@ class _PgbScorer(ScorerBase):
                 self._set_tables(learn(demand, self.cluster))
 
     def _cpu_counts(self, demand: Demand) -> bool:
-        """Return True if spare CPU has a value now, or would get one from this demand.
+        """Return True if spare CPU has a value by the current tables, or would have one by tables for ``demand``.
 
-        The tables must then be learned again. The value depends on changes of the demand that ``Demand.distance`` does
-        not show.
+        The value depends on properties of the demand that ``Demand.distance`` does not compare. So the caller then
+        learns the tables again, whatever the distance.
         """
         return self._tables.spare is not None or learn_spare(demand, self.cluster) is not None
 
@@ -187,7 +187,10 @@ class _PgbScorer(ScorerBase):
         self._deltas: dict[int, Floats] = {}
 
     def _price_spare(self, spare: SpareCpu | None) -> None:
-        """Compute the value of spare CPU, in cards, per STEP_MILLI, from the value at which all cards of a node lack CPU."""
+        """Set ``_spare_worth``: the value, in cards, of each amount of spare CPU in steps of STEP_MILLI.
+
+        The first amount is negative: that of a node on which all cards lack CPU.
+        """
         self._spare = spare if self._weights.spare and self._turnover.fills else None
         self.note = str(self._spare or "")
         if self._spare is None:
@@ -291,7 +294,7 @@ class _PgbScorer(ScorerBase):
         return -growth
 
     def _slice_growth(self, compiled: CompiledShape, scored: _ScoredRows) -> tuple[Floats, Devices]:
-        """Return [k] the least growth of the potential by which a slice can be placed on each row, and [k] the device.
+        """Return for each row the least growth of the potential if a slice is placed there, and the device for it.
 
         The growth is infinite where the slice fits on no device.
         """
@@ -319,7 +322,7 @@ class _PgbScorer(ScorerBase):
         return least, chosen.astype(np.int8)
 
     def _imbalance(self, shape: Shape, rows: Rows, gaps: Ints) -> Floats:
-        """Return [k, G] the growth of the difference between free compute and free memory of each device."""
+        """Return for each device how much the difference between its free compute and free memory grows by a slice."""
         whole = np.maximum(self.cluster.gpu_mib[rows], 1)
         memory = self.cluster.gpu_free_mib[rows]
         compute = gaps / WHOLE_MILLI
@@ -328,7 +331,10 @@ class _PgbScorer(ScorerBase):
         return growth
 
     def _delta(self, milli: int) -> Floats:
-        """Return [interval, gap] the growth of a device's potential if ``milli`` is taken from its gap. Cached."""
+        """Return the growth of a device's potential if ``milli`` is taken from its gap. Cached.
+
+        The result is a table by interval of free CPU and size of the gap before.
+        """
         found = self._deltas.get(milli)
         if found is None:
             found = np.full_like(self._device, np.inf)
@@ -353,10 +359,10 @@ class _PgbScorer(ScorerBase):
         return self._hungry.item(min(max(at, 0), len(self._hungry) - 1)) * total_milli
 
     def _spare_value(self, cpu_milli: Ints, rows: Rows, shape: Shape) -> Floats:
-        """Return [2k] the value of spare CPU of k rows, first after the placement of the shape and then before it.
+        """Return the values of the spare CPU of some rows, after the placement of the shape, and then those before it.
 
         Args:
-            cpu_milli: [2k] free CPU of the rows after the placement and before it.
+            cpu_milli: free CPU of the rows after the placement, followed by the free CPU before it.
         """
         assert self._spare is not None
         memory, total = self.cluster.memory_free_mib[rows], self.cluster.gpu_sum_milli[rows]

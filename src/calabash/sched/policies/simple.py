@@ -32,10 +32,10 @@ class _Simple(ScorerBase):
         return masked(self.formula(compiled, rows, chosen), ok), devices
 
     def formula(self, compiled: CompiledShape, rows: Rows, devices: Rows | None) -> Floats:
-        """Return [rows] the scores, regardless of whether the shape fits.
+        """Return the scores of some nodes, regardless of whether the shape fits.
 
         Args:
-            devices: [rows] devices that a slice would be placed on; None for other shapes.
+            devices: for each of these nodes, the device on which a slice would be placed; None for other shapes.
         """
         raise NotImplementedError
 

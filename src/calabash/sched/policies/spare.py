@@ -45,7 +45,8 @@ class SpareCpu:
         strength: 0 if CPU is not the limit, up to 1 if it is.
         card_cpu_milli, card_memory_mib: CPU and host memory that are kept per free card, for light requests.
         milli_per_mib: CPU milli that correspond to one MiB of host memory; 0 if memory is not a limit.
-        usable_milli: [k] part of k * STEP_MILLI spare CPU that requests without devices can use.
+        usable_milli: result of ``usable``: entry k is the CPU that requests without devices can use of k * STEP_MILLI
+            spare CPU.
     """
 
     pressure: float
@@ -56,10 +57,10 @@ class SpareCpu:
     usable_milli: Ints
 
     def amount_milli(self, cpu_milli: Ints, memory_mib: Ints, total_milli: Ints) -> Floats:
-        """Return [k] the spare CPU of k nodes in milli, negative if some of their cards lack CPU.
+        """Return the spare CPU of each node in milli; it is negative if some cards of the node lack CPU.
 
         Args:
-            cpu_milli, memory_mib, total_milli: [k] free CPU, free host memory and free device compute of the nodes.
+            cpu_milli, memory_mib, total_milli: free CPU, free host memory and free device compute of the nodes.
         """
         spare: Floats = cpu_milli - total_milli * (self.card_cpu_milli / WHOLE_MILLI)
         if self.milli_per_mib:
@@ -103,9 +104,9 @@ def learn_spare(demand: Demand, cluster: Cluster) -> SpareCpu | None:
 
 
 def usable(sizes: Sequence[int], most_milli: int) -> Ints:
-    """Return how much of an amount of CPU requests of some sizes can use.
+    """Return for amounts of CPU in steps of STEP_MILLI how much of each amount requests of some sizes can use.
 
-    Entry k is the largest sum of any number of the sizes that is at most k * STEP_MILLI.
+    Entry k is the largest sum of the sizes, each taken any number of times, that is at most k * STEP_MILLI.
 
     Args:
         sizes: sizes in milli.
@@ -124,11 +125,11 @@ def usable(sizes: Sequence[int], most_milli: int) -> Ints:
 
 
 def _light(per_milli: list[tuple[float, int]], share: float) -> int:
-    """Return the mean need of CPU or host memory per card of the lightest part of the demand.
+    """Return the CPU milli or host MiB per card that the requests with the least need per card have on average.
 
     Args:
-        per_milli: (need per milli of device compute, weight) of all shapes.
-        share: part of the total weight that is averaged, lightest first.
+        per_milli: for each shape its need per milli of device compute, and its weight.
+        share: fraction of the total weight over which the mean is taken, the least need first.
     """
     per_milli.sort()
     left = total = share * sum(weight for _, weight in per_milli)
@@ -141,9 +142,12 @@ def _light(per_milli: list[tuple[float, int]], share: float) -> int:
 
 
 def _milli_per_mib(hosts: list[tuple[Shape, int]]) -> float:
-    """Return the CPU milli per MiB of host memory of memory-intensive requests without devices.
+    """Return the ratio of CPU milli to MiB of host memory at the lower quartile of the requests without devices.
 
-    This is the lower quartile over all requests without devices; 0 if the requests there need no memory.
+    It is the ratio of memory-intensive requests. It is 0 if the requests at the quartile need no memory.
+
+    Args:
+        hosts: shapes without devices, each with its number of requests.
     """
     ratios = sorted((s.cpu_milli / s.memory_mib if s.memory_mib else np.inf, n) for s, n in hosts)
     left = HUNGRY_QUANTILE * sum(n for _, n in ratios)

@@ -36,8 +36,8 @@ class Tables:
 
     Attributes:
         fluid_limit: largest fraction of the cluster's compute that requests of this demand can use (1.0 is all of it).
-        gap_value: [1001] value of a gap of g milli, in cards.
-        fed_share: [LORENZ_POINTS] part of the device demand that index * LORENZ_STEP_VCPU vCPU per card can serve.
+        gap_value: value in cards of a gap, by its size from 0 to 1000 milli.
+        fed_share: entry i is the part of the device demand that i * LORENZ_STEP_VCPU vCPU per card can serve.
         blocks: (devices, cpu_milli, weight) of the shapes of several devices; the weight is the shape's part of the device
             demand times its devices. Shapes of similar CPU are grouped if there are more than BLOCKS_MAX.
         host_blocks: (cpu_milli, weight) of the CPU-only shapes; the weight is the shape's part of all requests, and 0 unless
@@ -166,7 +166,7 @@ def _coarse(counts: dict[int, float]) -> dict[int, float]:
 
 
 def _knapsack(prices: dict[int, float]) -> Floats:
-    """Return [1001] the value, in cards, of the best filling of a gap of each size from 0 to 1000 milli.
+    """Return by size of a gap, from 0 to 1000 milli, the value in cards of the best slices that fill it.
 
     Args:
         prices: price in cards of each slice size in milli.

@@ -88,10 +88,11 @@ class FairShareInput:
     """Input of ``divide``, by queue number. Queue 0 is the root; parents come before their children.
 
     Args:
-        children: indices of the children of each queue.
-        deserved, demand: amounts per queue and resource; demand is the running plus the waiting amount, at most the limit.
+        children: numbers of the children of each queue.
+        deserved, demand: amounts per queue and resource; demand is the running plus the waiting amount, at most the
+            limit.
         weights: over-quota weight per queue.
-        past: decayed use above the deserved amount, per queue, in seconds of the whole cluster.
+        past: past use of each queue, as in ``QueueTree.past``.
     """
 
     children: Sequence[Sequence[int]]

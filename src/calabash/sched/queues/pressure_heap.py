@@ -23,9 +23,12 @@ Key = tuple[Any, ...]
 
 
 class _Branch:
-    """A queue of the tree, restricted to the leaves below it whose next request is charged one amount.
+    """Entry for one queue and one charge: the leaves below the queue whose next requests are charged this amount.
 
     Attributes:
+        number: number of the queue. amount: charge of the next requests.
+        parent: branch of the queue's parent for the same charge; None for the root.
+        key: terms of the pressure from this queue down to ``first_leaf``.
         first_leaf: name of the leaf with the least pressure in the branch; "" if the branch has no leaf.
         heap: entries (key, leaf, version, branch) of the child branches; entries of old versions are dropped lazily.
         stale: True if the key may have grown since it was computed.

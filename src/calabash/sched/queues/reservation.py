@@ -29,5 +29,9 @@ class Reservation:
         return tuple(request.id for requests in self.requests_on.values() for request in requests)
 
     def expires_at_s(self, hold_s: float) -> float | None:
-        """Return the time at which a reservation of unknown start expires; None while the start is known."""
+        """Return the time at which a reservation of unknown start expires; None while the start is known.
+
+        Args:
+            hold_s: time for which such a reservation is kept (``Options.reservation_hold_s``).
+        """
         return None if self.unknown_since_s is None else self.unknown_since_s + hold_s

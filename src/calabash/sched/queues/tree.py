@@ -117,7 +117,10 @@ class QueueTree:
         self._shares = None
 
     def past(self) -> tuple[tuple[str, float], ...]:
-        """Return for each queue its decayed use above its deserved amount, in seconds of the whole cluster."""
+        """Return for each queue its past use above its deserved amount, older use counting less (``half_life_s``).
+
+        The unit is a second in which the queue uses all capacity of the cluster.
+        """
         return tuple((name, self._past[i]) for name, i in self.form.index.items() if i)
 
     # ---- shares ---------------------------------------------------------------------------------------------------
@@ -162,7 +165,11 @@ class QueueTree:
         return tuple(value for number in reversed(path) for value in self.pressure_term(number, amount))
 
     def pressure_term(self, number: int, amount: Amount) -> tuple[float, ...]:
-        """Return the term of ``pressure`` for one queue on the path, by its number; empty for the root."""
+        """Return the term that one queue, the leaf or an ancestor, adds to ``pressure``; empty for the root.
+
+        Args:
+            number: number of the queue. amount: amount that would be added to its use.
+        """
         shares = self.shares()
         if self._terms_of is not shares or len(self._terms) > AMOUNTS_KEPT_MAX:
             self._terms, self._terms_of = {}, shares

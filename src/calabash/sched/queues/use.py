@@ -55,17 +55,18 @@ class QueueUse:
         return _amount(self._waiting[self._hierarchy.index[name]])
 
     def used_at(self, number: int) -> list[float]:
-        """Return the used amount by queue number. The list is the internal one and must not be changed."""
+        """Return the used amount of the queue with a number, by resource. The list must not be changed."""
         return self._used[number]
 
     def demand_at(self, number: int, resource: int) -> float:
-        """Return used plus waiting of one resource, by queue number."""
+        """Return the used plus the waiting amount of one resource, for the queue with a number."""
         return self._used[number][resource] + self._waiting[number][resource]
 
     def copy_to(self, hierarchy: Hierarchy) -> QueueUse:
-        """Return the amounts for another hierarchy of queues.
+        """Return a copy of the amounts for another hierarchy of queues.
 
-        The amounts of leaf queues that it has too are kept, and are counted in their ancestors there.
+        Only the amounts of leaf queues that are leaves of both hierarchies are copied. They are counted in their
+        ancestors in the new hierarchy.
         """
         moved = QueueUse(hierarchy)
         moved.version = self.version + 1
