@@ -54,7 +54,7 @@ def borrowed_quantities(usage: Usage, changes: Sequence[GuaranteeChange]) -> lis
 
 
 def _integral(marks: Column, held: Column, guaranteed: Column) -> list[int]:
-    """Return the integral R of the module description at each time in ``marks``, in 2^-40 microseconds.
+    """Return the integral of the borrowed ratio up to each time in ``marks``: R of the module, in 2^-40 microseconds.
 
     Args:
         marks: times in microseconds, ascending.

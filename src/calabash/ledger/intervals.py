@@ -202,8 +202,8 @@ def _divide_by_time(measured: Column, whole: Usage, begin: Column, end: Column) 
     Each result is a difference of two rounded values, so that the results of all pieces of an interval add up exactly.
 
     Args:
-        measured: quantity of the whole interval, one entry per piece.
-        whole: the whole intervals, one entry per piece.
+        measured: for each piece, the quantity of the whole interval.
+        whole: for each piece, the whole interval.
         begin, end: begin and end of each piece.
     """
     amount, origin, length = measured.astype(object), whole.from_us, whole.length_us.astype(object)

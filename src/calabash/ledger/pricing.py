@@ -110,8 +110,8 @@ def _commitments(
 ) -> dict[tuple[int, _Basis], int]:
     """Return the committed quantities by index of the tariff version and tier basis.
 
-    A version counts for the time in which it is in force. Fractions of a unit are carried from version to version, so
-    that several equal versions give the same sum as one version.
+    A tariff version adds its committed hours in proportion to the time in which it is in force. Fractions of a unit are
+    carried from version to version, so that several equal versions give the same sum as one version.
 
     Args:
         versions: index and tariff of each version, in the order in which they are in force.

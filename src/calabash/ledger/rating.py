@@ -93,9 +93,9 @@ def rate_itemised(
 ) -> tuple[list[RatedLine], list[ItemLine]]:
     """Return the lines as :func:`rate` does, and the shares of the items in them.
 
-    The quantities and amounts of the items add up exactly to those of the lines. Items with the same key and price
-    divide the amount in proportion to their quantities. The amounts of all tiers, and use that a commitment covers, are
-    taken together.
+    The quantities and amounts of the items add up exactly to those of the lines. An item has one line per price,
+    whatever the tiers and commitments. Items with the same key and price divide the amount in proportion to their
+    quantities.
     """
     rating = _Rating(usage, tenant=tenant, tariffs=tariffs, guarantees=guarantees, period=period)
     return rating.lines, rating.items()
@@ -197,8 +197,8 @@ class _Rating:
         """Return the sums of usage by group and measure, in fine units.
 
         Args:
-            group: group number of each piece of usage: index of its condition times ``width``, plus a number below
-                ``width``.
+            group: group number of each piece of usage, as in ``_totals``.
+            width: as in ``_totals``.
         """
         found: dict[tuple[int, Measure], int] = {}
         for index, held, lent, rest in self._totals(group, width):
@@ -231,9 +231,13 @@ class _Rating:
         return found
 
     def _totals(self, group: Column, width: int) -> Iterator[tuple[int, int, int, dict[Measure, int]]]:
-        """Yield, for each group with pieces: its number, the held quantity, the borrowed quantity, and the other measures.
+        """Yield the number of each group that has usage, its held and its borrowed quantity, and its other measures.
 
         Quantities are in fine units of their measures, but the borrowed quantity is in 2^-40 of such a unit.
+
+        Args:
+            group: group number of each piece of usage: the index of its condition times ``width``, plus a number below
+                ``width``.
         """
         pieces = self._pieces
         if not len(pieces):

@@ -41,7 +41,7 @@ REPLICAS_MAX = 32
 
 
 class Interval(StrEnum):
-    """Length of the time slices of programs that share a device, as classes of the driver."""
+    """Length of the time slices of programs that share a device: one of the lengths that the driver offers by name."""
 
     DEFAULT = "default"
     SHORT = "short"
@@ -145,7 +145,9 @@ class Slowdown(StrEnum):
 class PartTime:
     """Busy time of a MIG device that is the only one in its GPU instance.
 
-    The driver counts the time from the first query on. ``uuid`` is the UUID of the MIG device.
+    Args:
+        uuid: UUID of the MIG device.
+        busy_ns: busy time since its first reading, because the driver counts it only from then on.
     """
 
     uuid: DeviceUuid

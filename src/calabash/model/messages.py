@@ -74,7 +74,10 @@ class BudgetReference(Name):
 
 
 class ModelName(Name):
-    """Model of a device. Every reader may see it; the scheduler also uses it for the kinds of devices of its caller."""
+    """Model of a device, which every reader may see.
+
+    In the scheduler it is the name that the caller gives to a kind of device; ``with_models`` replaces it for people.
+    """
 
     kind = "model"
 
@@ -177,7 +180,7 @@ def names(kind: type[NameType], values: Iterable[str]) -> Names:
 
 
 def joined(separator: str, texts: Iterable[Text]) -> Text:
-    """Return the texts that are not empty as one, with a separator between them."""
+    """Return one text made of the texts that are not empty, with a separator between each two."""
     found = [text for text in texts if text]
     if all(isinstance(text, str) for text in found):
         return separator.join(map(str, found))
@@ -186,7 +189,7 @@ def joined(separator: str, texts: Iterable[Text]) -> Text:
 
 
 def render(text: Text, viewer: Viewer) -> str:
-    """Return the text for one reader, in one piece and without control characters that mark names."""
+    """Return the text for one reader, without control characters that ``message_codec`` uses as marks of names."""
     whole = text if isinstance(text, str) else "".join(_rendered(text, viewer))
     return whole.translate(_WITHOUT_MARKS) if any(mark in whole for mark in MARKS) else whole
 
@@ -225,7 +228,10 @@ def mentions(text: Text, name: Name) -> bool:
 
 
 def with_models(text: Text, display: Callable[[ModelName], str]) -> Text:
-    """Return the text with another display of device models; in a list, equal displays are written once."""
+    """Return the text with each device model replaced by what ``display`` returns for it.
+
+    In a list of models, equal results are written once.
+    """
     if isinstance(text, str):
         return text
     return Message(text.template, **{name: _displayed(value, display) for name, value in text.arguments})
@@ -262,5 +268,5 @@ def _rendered(message: Message, viewer: Viewer) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _parsed(template: str) -> tuple[tuple[str, str | None, str], ...]:
-    """Return the parts of a template: words, and the name and format of the field after them."""
+    """Return the fields of a template in order, each as (text before the field, name of the field, format)."""
     return tuple((literal, field, spec or "") for literal, field, spec, _ in Formatter().parse(template))

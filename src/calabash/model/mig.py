@@ -117,7 +117,7 @@ class MigGeometry:
         return found
 
     def only_at(self, place: MigPlace) -> MigGeometry:
-        """Return a copy of the geometry in which new instances are possible at this position only."""
+        """Return a copy of the geometry in which new instances are possible at one position only."""
         at = place.start
         profiles = tuple(replace(p, starts=(at,) if at in p.starts else ()) for p in self.profiles)
         return replace(self, profiles=profiles, only=place)
@@ -179,7 +179,7 @@ class MigState:
     shared: tuple[MigShared, ...] = ()
 
     def joined(self, geometry: MigGeometry, name: str, start: int, part: int = -1) -> MigState:
-        """Return the state with one more GPU instance of the profile ``name``, or one more compute instance.
+        """Return the state after ``with_instance`` with the profile of this name.
 
         Returns the state unchanged if the device does not have the profile.
         """

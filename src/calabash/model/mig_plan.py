@@ -238,7 +238,7 @@ def possible_places(
 def possible_starts(
     geometry: MigGeometry, profile: MigProfile, used: MigState, instances: Sequence[MigInstance]
 ) -> tuple[int, ...]:
-    """Return the possible starts of one more GPU instance; for a compute instance, the starts of possible GPU instances."""
+    """Return the possible starts of one more GPU instance: of the profile, or to contain a compute instance of it."""
     places = possible_places(geometry, profile, used, instances)
     return tuple(dict.fromkeys(place.start for place in places))
 
@@ -257,7 +257,7 @@ def _known(idle: Sequence[MigInstance]) -> Idle:
 
 
 def _whole(state: MigState, profile: MigProfile, start: int) -> MigState:
-    """Return the state with the whole GPU instance used, also for the profile of a compute instance."""
+    """Return the state with a whole GPU instance used: that of the profile, or the one that would contain it."""
     return with_instance(
         state, replace(profile, compute=profile.whole, of="", whole=0) if profile.of else profile, start
     )
@@ -270,7 +270,7 @@ def _allowed(geometry: MigGeometry, start: int, parts: Sequence[int]) -> tuple[i
 
 
 def _joins(geometry: MigGeometry, profile: MigProfile, state: MigState) -> Iterator[tuple[MigShared, MigPlace]]:
-    """Yield the divided GPU instances in which the compute instance fits, and its best position in each."""
+    """Yield each divided GPU instance in which a compute instance of the profile fits, and the best position there."""
     for shared in state.shared:
         if shared.profile == profile.of:
             allowed = _allowed(geometry, shared.start, free_compute_slices(profile, shared.mask, shared.kept))
@@ -288,7 +288,7 @@ def _first_part(geometry: MigGeometry, profile: MigProfile, option: _Option) -> 
 def _instances(geometry: MigGeometry, names: Sequence[str], state: MigState, profile: MigProfile) -> tuple[str, ...]:
     """Return the profiles of the GPU instances that waiting requests will need, at most ``COMING_MAX``.
 
-    Compute instances use the free compute slices of divided GPU instances first, including the one for ``profile``.
+    Compute instances first use what is free in divided GPU instances, also in the one that ``profile`` will be in.
     """
     ahead = names[:_COMING_CONSIDERED_MAX]
     if not any("c." in name for name in ahead):
@@ -316,7 +316,7 @@ def _instances(geometry: MigGeometry, names: Sequence[str], state: MigState, pro
 
 
 def _options(geometry: MigGeometry, profile: MigProfile, state: MigState, idle: Idle) -> Iterator[_Option]:
-    """Yield the possible starts of a profile, with the idle instances that each destroys and leaves."""
+    """Yield the possible starts of a profile, each with the idle instances that are destroyed there and that stay."""
     for start in legal_starts(geometry, profile, state):
         if profile.of and not _allowed(geometry, start, free_compute_slices(profile, 0)):
             continue
@@ -364,7 +364,7 @@ def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: M
 
 @lru_cache(maxsize=8192)
 def _ahead(geometry: MigGeometry, names: tuple[str, ...], state: MigState, idle: Idle) -> tuple[tuple[bool, ...], int]:
-    """Return for each waiting profile if it can be placed, and the number of instances that must be destroyed for them.
+    """Return for each waiting profile if it can be placed, and the number of idle instances to destroy for all of them.
 
     A profile counts as placed if it fits together with all earlier profiles that fit.
     """

@@ -137,7 +137,11 @@ class WhyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesLine:
-    """Expect the current shares of a queue (``shares``). ``wanted`` are pairs of a kind of share and devices."""
+    """Expect the current shares of a queue (``shares``).
+
+    Args:
+        wanted: pairs of a kind of share, such as ``fair``, and its expected number of devices.
+    """
 
     queue: str
     wanted: tuple[tuple[str, float], ...]

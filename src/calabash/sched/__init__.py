@@ -17,8 +17,8 @@ Terms of the package:
   running requests: the core or the surplus member that is evicted as a whole.
 * A unit is *in quota* if it is within the guaranteed amount of its queue; otherwise it is *borrowed*.
 * A *held node* is a node that is kept free for a gang with a reservation.
-* The *row* of a node is its index in the arrays of the cluster. A *mask* is an array of True and False: by row, or by row
-  and device. Many functions take an array ``rows``, and return arrays with one entry for each of these rows.
+* The *row* of a node is its index in the arrays of the cluster. A *mask* is an array of True and False, by row or by
+  row and device. Many functions take an array ``rows``, and return arrays with one entry for each of these rows.
 * *Eviction order* sorts units: lower priority first, then surplus before cores, then the youngest first.
 * A *milli* of a device is a thousandth of its compute.
 

@@ -15,8 +15,8 @@ def requested_memory_mib(device: Device, request: GpuRequest, *, reserve_mib: in
     A request without an amount of memory gets the same fraction of the memory as of the compute.
 
     Args:
-        reserve_mib: memory that the mode reserves for each slice. A fraction of the memory includes the reserve, so it
-            is subtracted from the result.
+        reserve_mib: memory that the mode reserves for each slice. If a fraction of the memory is requested, the reserve
+            is part of the fraction, and is subtracted from the result.
     """
     if request.memory_mib is not None:
         return request.memory_mib

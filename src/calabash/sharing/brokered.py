@@ -29,8 +29,8 @@ class Brokered:
     def rank(self, request: GpuRequest) -> int | None:
         """Return the best rank for a request at isolation level ``brokered``, and None at other levels.
 
-        This is so for a request for a whole device too, because mode ``exclusive`` would give the tenant's program
-        access to the driver.
+        The rank is the best one for whole devices too: in mode ``exclusive`` the tenant's program would have access to
+        the driver.
         """
         return -1 if request.isolation is Isolation.BROKERED else None
 

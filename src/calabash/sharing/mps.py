@@ -105,7 +105,8 @@ def percent_of_device(geometry: MigGeometry, profile: str) -> int:
 def _place_in_instance(device: Device, held: Sequence[HeldSlice], wanted: Slice) -> Slice | Misfit:
     """Return the requested slice, placed in the fullest GPU instance in which it fits.
 
-    Of equally full GPU instances the one with the lowest start is taken. If it fits in none, the reason is returned.
+    Of equally full GPU instances the one with the lowest start is taken. If the slice fits in none, the reason is
+    returned.
 
     Args:
         held: existing slices of the device.

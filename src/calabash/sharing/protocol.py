@@ -125,13 +125,18 @@ class SharingMode(Protocol):
         ...
 
     def fits(self, device: Device, held: Sequence[HeldSlice], request: GpuRequest) -> Slice | Misfit:
-        """Return the slice that the request gets of this device beside ``held``, or the reason for which it does not fit."""
+        """Return the slice that the request gets of this device, or the reason for which the request does not fit.
+
+        Args:
+            held: slices that the device has already.
+        """
         ...
 
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
         """Return the amounts that the scheduler subtracts from the device for a slice.
 
-        The amounts must be so large that a request which fits by them is also accepted by ``fits``.
+        The amounts must not be too small: if they fit on a device by the scheduler's count, ``fits`` must accept the
+        request.
 
         Args:
             part: the slice.
@@ -156,8 +161,8 @@ class SharingMode(Protocol):
 def device_mode(mode: SharingMode) -> ModeName:
     """Return the mode in which a device is counted while it has slices of ``mode``.
 
-    A mode with the attribute ``beside`` shares devices with slices of the mode that ``beside`` names, and its devices
-    are counted in that mode. Both modes must charge slices in the same way. Other modes return their own name.
+    This is usually ``mode`` itself. A mode may name another mode in its attribute ``beside``: slices of both modes can
+    then be on one device, which is counted in that other mode. Both modes must charge slices in the same way.
     """
     beside: ModeName | None = getattr(mode, "beside", None)
     return beside or mode.name

@@ -233,6 +233,7 @@ def fits(
 ) -> Slice | Misfit:
     """Return the slice that a request gets of a device, or the reason for which it does not fit.
 
-    For one question about one device; see ``RequestModes.fits``. Raises as ``resolve``.
+    Resolves the request for this device only. For several devices, call ``resolve`` once and then
+    ``RequestModes.fits``, which describes the arguments. Raises as ``resolve``.
     """
     return resolve(request, modes).fits(device, mode_now, held, place=place)

@@ -79,9 +79,8 @@ def allocation_bound(nodes: Sequence[NodeSpec], arrived: Sequence[Shape], *, kep
 
     Args:
         arrived: shapes in order of arrival.
-        kept_until: part of the arrivals in which no request may be rejected, as a multiple of the installed compute:
-            requests that name no device model must be placed while the compute requested so far is at most this
-            multiple.
+        kept_until: ratio of requested to installed compute up to which no request may be rejected, except requests that
+            name device models.
     """
     classes = _classes(nodes)
     installed = WHOLE_MILLI * sum(kind.devices * count for kind, count in classes.items())
@@ -133,7 +132,7 @@ def _sizes(shapes: Sequence[Shape]) -> tuple[list[int], list[tuple[int, ...]]]:
 
 @dataclass(slots=True)
 class _Program:
-    """Sparse linear program of the module description.
+    """Sparse linear program whose optimum is an upper bound of the allocation (see the description of the module).
 
     Its variables are the numbers of placed requests by class of nodes and shape, followed by the numbers of devices
     that are divided by each pattern.

@@ -163,7 +163,8 @@ class _Measure:
     """Measurements after the warm-up: time integral of the allocation, and counters of arrivals, moves and losses.
 
     Attributes:
-        used_milli: device compute in use now. area: its integral over time up to ``last``.
+        used_milli: device compute in use now.
+        area: integral of ``used_milli`` over time, from the end of the warm-up to the time ``last``.
         asked_milli, lost_milli: device compute of all arrived requests, and of the rejected ones.
         moves: number of requests that defragmentation moved. killed: number of requests that failures ended.
     """

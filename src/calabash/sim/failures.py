@@ -20,8 +20,8 @@ class Failures:
     """Rate and length of failures. The unit of time is the mean lifetime of requests.
 
     Args:
-        per_100_nodes: failures per 100 nodes and mean lifetime.
-        outage_lifetimes: mean length of an outage.
+        per_100_nodes: number of failures per 100 nodes in one mean lifetime.
+        outage_lifetimes: mean length of an outage, in mean lifetimes.
     """
 
     per_100_nodes: float

@@ -48,12 +48,13 @@ class QueueingResult:
     """Results of a run.
 
     Args:
-        finished, waiting: number of jobs.
+        finished, waiting: number of jobs at the end.
         utilization_ratio: used divided by installed device compute, averaged over time.
-        fairness_error_ratio: see the description of the module; 0 if no queue was backlogged for a whole window.
-        windows: number of measured pairs of window and backlogged queue.
-        evicted_over_asked_ratio: evicted device compute divided by the device compute of the requests that caused evictions; 0
-            without evictions.
+        fairness_error_ratio: largest fairness error of all windows (see the description of the module); 0 if no queue
+            was backlogged for a whole window.
+        windows: number of measured errors: one for each window and each queue that was backlogged in it.
+        evicted_over_asked_ratio: evicted device compute divided by the device compute of the requests that caused
+            evictions; 0 without evictions.
         span_s: simulated time.
     """
 
