@@ -22,6 +22,7 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import Message, Text
 from calabash.model.request import AllocationId, ModeName
+from calabash.node.allocations.held_allocation import HeldAllocation
 from calabash.node.allocations.lifecycle import LifecycleStep, Witnesses, next_step
 from calabash.node.allocations.orphans import Orphans
 from calabash.node.allocations.retention import RequesterRetention, RetentionPolicy
@@ -34,52 +35,6 @@ from calabash.sharing.protocol import HeldSlice
 from calabash.sharing.registry import mode_of_device
 
 FULL_SWEEP_NS = 5_000_000_000  # longest delay until a change without a notification is found, such as a removed slot
-
-
-@dataclass(slots=True)
-class _Held:
-    """A held allocation: its journal record and state that only this process knows."""
-
-    record: AllocationRecord
-    since_ns: int
-    ending: tuple[str, Text] | None = None  # reason, explanation
-    end_noted: bool = False  # the reason of the end is journalled
-    gently: bool = False  # wait for its programs; send no signal
-    making: bool = False  # its mode is creating what it needs; it has no slot yet
-    adopted: bool = False  # granted by an earlier agent, which may have ended before it wrote the start
-    start_unwritten: bool = False  # the start is journalled at the next sweep; after a crash it is observed again
-    final_usage: Sequence[UsageRecord] | None = None
-    populated: bool = False  # it had a live member process at the last observation
-
-    def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
-        """Return the final usage records. They are computed once, so that a retried write writes the same records."""
-        self.final_usage = usage_of(self.record) if self.final_usage is None else self.final_usage
-        return self.final_usage
-
-    def note_end(self, store: Store) -> Sequence[CalabashError]:
-        """Journal the reason of the end before programs are ended; return errors, which keep no program running."""
-        if self.ending is None or self.end_noted:
-            return ()
-        try:
-            store.note(self.record.id, end=self.ending)
-        except CalabashError as error:
-            return (error,)
-        self.end_noted = True
-        return ()
-
-    def awaited(self, retention: RetentionPolicy, clock: Clock) -> bool:
-        """Return True if the allocation is kept although it has no member process; see ``RetentionPolicy``."""
-        return retention.retains(self.record, clock.monotonic_ns() - self.since_ns)
-
-    @property
-    def end_reason(self) -> tuple[str, Text]:
-        if self.ending is not None:
-            return self.ending
-        if self.record.state is AllocationState.GRANTED and self.adopted:
-            return "ended", "nobody was in the slice when a new pool looked"
-        if self.record.state is AllocationState.GRANTED:
-            return Reason.TIMEOUT, "nobody took the slice"
-        return "ended", "its last process ended"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +83,7 @@ class Allocations:
         self._clock, self._boot = clock, boot
         self._usage_of, self._occupancy = usage_of, occupancy
         self._retention = retention or RequesterRetention()
-        self._held: dict[AllocationId, _Held] = {}
+        self._held: dict[AllocationId, HeldAllocation] = {}
         self._orphans, self._uncertain = Orphans(slots, membership), UncertainEntries(store, clock)
         self._next_full_sweep_ns = 0
         self._unsettled: set[AllocationId] = set()
@@ -184,7 +139,7 @@ class Allocations:
         except BaseException as error:
             self._withdraw(record.id, error)
             raise
-        self._held[record.id] = _Held(record, now_ns, making=True)
+        self._held[record.id] = HeldAllocation(record, now_ns, making=True)
         self._note_change(record.id)
         return record
 
@@ -269,7 +224,7 @@ class Allocations:
         members = self._membership.adopt(entered.values())
         for record in entered.values():
             ending = (record.reason, record.explanation) if record.reason else None
-            self._held[record.id] = _Held(record, now_ns, ending, end_noted=bool(ending), adopted=True)
+            self._held[record.id] = HeldAllocation(record, now_ns, ending, end_noted=bool(ending), adopted=True)
             self._note_change(record.id)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
@@ -292,7 +247,7 @@ class Allocations:
         self._orphans.sweep()
         return changes
 
-    def _entries_to_settle(self) -> list[_Held]:
+    def _entries_to_settle(self) -> list[HeldAllocation]:
         """Return the unsettled allocations and those whose members have changed; every FULL_SWEEP_NS return all.
 
         An allocation is settled if the last observation led to no step, and only a change of its members or a call can
@@ -312,7 +267,7 @@ class Allocations:
         else:
             self._unsettled.discard(allocation)
 
-    def _settle(self, entry: _Held, changes: Changes) -> None:
+    def _settle(self, entry: HeldAllocation, changes: Changes) -> None:
         self._unsettled.add(entry.record.id)
         if entry.making:
             return  # grant or give_up follows
@@ -343,7 +298,7 @@ class Allocations:
                     self._unsettled.discard(entry.record.id)
                 return
 
-    def _close(self, entry: _Held) -> AllocationRecord:
+    def _close(self, entry: HeldAllocation) -> AllocationRecord:
         at, (reason, why), usage = self._clock.now_s(), entry.end_reason, entry.last_usage(self._usage_of)
         name, released = entry.record.id, AllocationState.RELEASED
         self._store.release(name, at=at, reason=reason, explanation=why, usage=usage)
@@ -353,7 +308,7 @@ class Allocations:
         self._names.retire(name)
         return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=why)
 
-    def _witnesses(self, entry: _Held) -> Witnesses:
+    def _witnesses(self, entry: HeldAllocation) -> Witnesses:
         record = entry.record
         in_use = entry.populated = self._membership.populated(record.id)
         if in_use:
@@ -368,7 +323,7 @@ class Allocations:
             ending=entry.ending is not None,
         )
 
-    def _remove_slot(self, entry: _Held) -> bool:
+    def _remove_slot(self, entry: HeldAllocation) -> bool:
         """Remove the control group and the slot; return False if a process has become a member meanwhile."""
         if not self._membership.remove(entry.record.id):
             return False
