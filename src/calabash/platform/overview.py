@@ -57,13 +57,16 @@ def overview(
 
 
 def _given(device: DeviceView) -> float:
-    """Return the allocated part of a device, 0 to 1: the larger one of memory and compute."""
+    """Return the allocated fraction of a device, 0 to 1: the larger one of those of its memory and its compute."""
     memory = device.memory_allocated_mib / device.memory_mib if device.memory_mib else 0.0
     return min(1.0, max(memory, device.core_allocated_percent / 100))
 
 
 def _idle(held: AllocationView, memory_mib: dict[str, int]) -> list[float]:
-    """Return for each idle slice of an allocation the part of its device that it holds, 0 to 1."""
+    """Return one number for each idle slice of an allocation: the fraction of its device that it holds, 0 to 1.
+
+    The fraction is the larger one of memory and compute. ``memory_mib`` has the memory of each device by UUID.
+    """
     found = []
     for part in held.slices:
         if part.core_used_percent < IDLE_PERCENT:

@@ -16,7 +16,8 @@ class Caller:
 
     Args:
         peer: credentials of the process at the other end of the connection.
-        process: that process; None if it has ended or could not be identified, or if the request came with a token.
+        process: the process at the other end; None if it has ended or could not be identified, or if the request came
+            with a token.
         principal: the authenticated user.
     """
 

@@ -73,7 +73,7 @@ class Identities:
             return found.name
 
     def _roles(self, groups: Collection[str]) -> dict[tuple[str, str], Role]:
-        """Return the roles that groups give, by tenant and project.
+        """Return the roles that a user gets from its groups by the rules, by tenant and project.
 
         The first of several rules for one tenant and project applies. Rules for unknown tenants or projects are skipped.
         """
@@ -97,7 +97,7 @@ class Identities:
                 self._tenancy.put_member(Member(user=user, role=role, tenant=tenant, project=project))
 
     def _name(self, who: VouchedIdentity) -> str:
-        """Return an unused name that is no account of this machine."""
+        """Return a name for a new user, made from the claims; no user, tenant or account of this machine has it yet."""
         people, suffix = self._tenancy.people(), _suffix(who.subject)
         taken: Sequence[object] = (people.users, people.tenants, people.members)
         plain = re.sub(r"[^a-z0-9._-]", "", who.name.partition("@")[0].lower()).lstrip("0123456789._-") or "user"
@@ -109,6 +109,6 @@ class Identities:
 
 
 def _suffix(subject: str) -> str:
-    """Return ``@HOST`` of the provider, shortened to fit in a name."""
+    """Return the end of the names of a provider's users, ``@HOST``; a long host name is cut at the left."""
     host = re.sub(r"[^a-z0-9.-]", "", re.split("[/:|]", subject.partition("//")[2])[0].lower())
     return f"@{host[-(NAME_CHARACTERS_MAX - 26 - 4) :].lstrip('.-') or 'oidc'}"

@@ -100,7 +100,7 @@ class Permission:
         return access.is_allowed(who, Action.MANAGE_TENANTS)
 
     def require_served(self, who: Principal) -> None:
-        """Raise NOT_PERMITTED for another local user if the pool serves its own user only."""
+        """Raise NOT_PERMITTED if the pool serves its own user only and the principal is another local user."""
         if who.local and not self._everybody and who.uid not in {0, self._owner_uid}:
             raise CalabashError(
                 f"this pool serves {self.serves()}, you are {who.user}",

@@ -209,10 +209,10 @@ class TenancyChanges:
             )
 
     def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedSecret:
-        """Return a session for a login code, or for a subject that the gateway has verified. Raises CalabashError.
+        """Begin a session for the user of a login code or for a subject of the identity provider. Raises CalabashError.
 
-        Only the gateway may begin sessions of the console, which have no secret. Other clients exchange a login code
-        for a token.
+        Only the gateway may name a subject, which it has verified, and only the gateway may request a session of the
+        console (``wanted.console``), which has no secret. Other clients get a session token for a login code.
         """
         if bool(wanted.code) == bool(wanted.subject):
             raise CalabashError(

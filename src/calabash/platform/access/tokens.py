@@ -171,7 +171,7 @@ class Tokens:
         return self._tokens.get(token)
 
     def now_s(self) -> float:
-        """Return the time of the clock by which tokens expire."""
+        """Return the present time, by the clock with which the expiry of tokens is checked."""
         return self._clock.now_s()
 
     def everybody(self) -> list[TokenRecord]:

@@ -61,11 +61,11 @@ class AuditTrail:
 
         Args:
             line: the line; its time is set to now.
-            bounded: limit the lines of this user to AT_ONCE in a row and then one per second. Lines beyond that are dropped
-                and counted, and the reason of the next line says how many. A bounded line may be written GATHER_S seconds
-                later than another one.
+            bounded: True to limit this user's lines to a burst of AT_ONCE and then one per second. Further lines are
+                dropped; the reason of the user's next line says how many. A bounded line does not wake the writer
+                thread, so it may be written up to GATHER_S seconds later.
 
-        The future fails with STORE_UNAVAILABLE if WAITING_MAX lines wait.
+        The future fails with STORE_UNAVAILABLE if WAITING_MAX lines wait to be written.
         """
         done: Future[None] = Future()
         line = replace(line, at=self._clock.now_s())
@@ -165,7 +165,7 @@ def write_head(home: Path, head: AuditHead) -> None:
 
 
 def _key(path: Path) -> bytes:
-    """Return the 32-byte key in the file; create the file if it does not exist. Raises BAD_FILE."""
+    """Return the 32-byte key in the file; create the file if it does not exist. Raises BAD_FILE for another size."""
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

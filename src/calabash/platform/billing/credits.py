@@ -45,9 +45,9 @@ def settled(draft: InvoiceRecord, invoices: Sequence[InvoiceRecord]) -> InvoiceR
 
 
 def noted(issued: InvoiceRecord, invoices: Sequence[InvoiceRecord], *, amount: Decimal, reason: str) -> InvoiceRecord:
-    """Create a credit note for an issued invoice, and return it in its stored form.
+    """Return a new credit note for an issued invoice, in the form in which it will be stored. Does not store it.
 
-    Raises CONFLICT if the invoice was reversed, and CalabashError like ``credit_note``.
+    Raises CONFLICT if the invoice was reversed, and BAD_REQUEST if the amount is out of range.
 
     Args:
         issued: the invoice with its lines.
@@ -105,7 +105,7 @@ def _standing(invoices: Sequence[InvoiceRecord]) -> list[InvoiceRecord]:
 
 
 def _used(invoices: Sequence[InvoiceRecord]) -> dict[str, Decimal]:
-    """Return the amount of each credit note that invoices in force have used."""
+    """Return the amount of each credit note, by number, that was deducted from invoices without a reversal."""
     used: dict[str, Decimal] = {}
     for invoice in _standing(invoices):
         for part in invoice.document.get("settled", ()):

@@ -81,7 +81,8 @@ def record_of(
     Args:
         seller: lines of the seller's name and address.
         at: time of the rating or of the issue, in seconds since the epoch; 0 if the store sets it.
-        evidence: digests of the usage records and items, by the name of the evidence.
+        evidence: digests of the usage records and of the items, under the names USAGE and ITEMS; None for a document
+            without evidence, such as a credit note.
     """
     document: dict[str, Any] = msgspec.to_builtins(invoice)
     lines = document.pop("lines")

@@ -68,7 +68,7 @@ class UsageDigests:
     """Digests of usage records, by tenant.
 
     Args:
-        period_of: returns the month in the time zone of a tenant.
+        period_of: returns for a tenant the begin and end of the month in the tenant's time zone.
         last_id: records with a greater number are counted as late and left out of the digests; None: no record is late.
     """
 
@@ -124,7 +124,7 @@ class UsageDigests:
 
 
 def _renamed(kept: str, row: Sequence[Any]) -> str:
-    """Return the digested text of a record with the allocation name that it had before it was renamed."""
+    """Return the text of a record for the digest, with ``kept``, the name of its allocation before it was renamed."""
     return f"{kept} {(*row[:_ALLOCATION], kept, *row[_ALLOCATION + 1 :])!r}"
 
 
@@ -247,7 +247,7 @@ _NOTHING = Item(
 
 
 def _measure_of(invoice: Invoice, commitment: ItemLine) -> Measure:
-    """Return the measure to which a commitment applies. It is found by the unit of the commitment's line."""
+    """Return the measure (such as device hours) to which a commitment applies, found by the unit of its line."""
     unit = next(
         line.unit
         for line in invoice.lines

@@ -34,8 +34,8 @@ class TaskOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 class TaskAnswer(msgspec.Struct, kw_only=True, frozen=True):
     """Answer of a task.
 
-    If ``message`` is set, the task has failed: the three fields are those of its CalabashError, and the fields of derived
-    classes have their default values.
+    If ``message`` is set, the task has failed with a CalabashError that has this reason, message and hint. The results,
+    which are fields of derived classes, then have their default values.
     """
 
     reason: str = ""

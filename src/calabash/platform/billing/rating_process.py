@@ -48,7 +48,7 @@ class RatingOrder(TaskOrder, kw_only=True, frozen=True):
         keep: True to store the drafts in the database, False to return the amounts only.
         counted_to_s: time up to which the database has all usage, in seconds since the epoch; 0: the time of the
             rating.
-        behind: earlier times for tenants whose usage is complete only up to that time.
+        behind: for tenants whose usage in the database is complete up to an earlier time only, this time by tenant.
     """
 
     month: str
@@ -154,7 +154,7 @@ def _raise_without_draft(order: RatingOrder, failed: Sequence[RatingFailure]) ->
 
 
 def _committed(store: Store, tariffs: Sequence[Tariff]) -> set[str]:
-    """Return the tenants that a tariff with commitments names; all tenants if such a tariff names none."""
+    """Return the tenants to which a tariff with commitments applies; one that names no tenants applies to all."""
     found = {tenant for tariff in tariffs if tariff.commitments for tenant in tariff.tenants}
     if any(tariff.commitments and not tariff.tenants for tariff in tariffs):
         found |= {tenant.name for tenant in store.tenancy.tenants()}
@@ -208,8 +208,8 @@ class MonthUsage:
     """Usage records of a month, indexed by tenant.
 
     Args:
-        keys: for each number in the first column of ``rows``, the tenant and the properties that an invoice line has.
-        rows: columns of :meth:`Usage.of_columns`.
+        keys: tenant, project, model, mode and preemptibility; each row refers to one of these tuples by its index.
+        rows: the records, in the columns that :meth:`Usage.of_columns` describes; the first is the index in ``keys``.
         items: item number of each row; None if records are not itemised.
     """
 
@@ -262,7 +262,10 @@ def month_pages(store: Store, month: str, *, tenant: str = "") -> Iterator[Seque
 
 
 def _columns(rows: Sequence[Any], keys: dict[_Key, int]) -> Column:
-    """Return a page of the table as the ledger's columns, of shape (rows, 7). Idle time is at most the record's duration."""
+    """Return a page of usage records as an array of the ledger, one row for each record (see ``Usage.of_columns``).
+
+    Idle time is limited to the duration of the record. New tuples of tenant and properties are added to ``keys``.
+    """
     columns = list(zip(*rows, strict=True))
     index = [keys.setdefault(name, len(keys)) for name in zip(*columns[:5], strict=True)]  # the longest loop of all
     found = np.empty((len(rows), 7), dtype=np.int64)

@@ -114,8 +114,8 @@ class Billing:
 
         Args:
             asked: dimensions by which usage is summed, and the time range.
-        tenants: tenants whose whole usage counts; None: all tenants.
-            user: user whose own usage counts in all tenants.
+            tenants: tenants whose usage counts, of all their users; None: all tenants.
+            user: user whose own usage counts in addition, also in other tenants.
         """
         by = [name.strip() for name in asked.by.split(",") if name.strip()]
         unknown = [name for name in by if name not in DIMENSIONS]
@@ -160,7 +160,12 @@ class Billing:
     # -- tariffs -----------------------------------------------------------------------------------------------
 
     def tariffs(self, *, tenants: frozenset[str] | None = None) -> list[billing.TariffSettings]:
-        """Return the tariffs that apply to some tenants, without the names of other tenants; None: all tariffs."""
+        """Return the stored tariffs.
+
+        Args:
+            tenants: return only tariffs that apply to one of these tenants, and leave the names of other tenants out of
+                them; None: return all tariffs unchanged.
+        """
         found = [settings_of(document) for document in self._store.billing.tariffs()]
         if tenants is None:
             return found

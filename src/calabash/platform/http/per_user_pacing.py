@@ -34,7 +34,7 @@ class _UserQueue:
         (self._reads if reads else self._others).append(work)
 
     def take(self, most: int) -> list[Callable[[], None]]:
-        """Remove and return up to ``most`` pieces of work: reads first, but at least one that is not a read."""
+        """Remove and return up to ``most`` pieces of work: reads first, except the last piece if other work waits."""
         found: list[Callable[[], None]] = []
         while self and len(found) < most:
             others_first = not self._reads or (bool(self._others) and len(found) == most - 1)

@@ -92,7 +92,7 @@ class UserRequestLimits:
         return False
 
     def delay_s(self, uid: int) -> float:
-        """Take a token from the user's bucket; return the seconds to wait until the bucket would have had it, 0 for none."""
+        """Take a token from the user's bucket; return the seconds that the request must wait for it, else 0."""
         if self._exempt(uid):
             return 0.0
         user, now_s = self._user(uid), self._clock()

@@ -52,10 +52,10 @@ class Listener(socket.socket):
     A connection beyond the user's limit is answered 429 and closed here, which costs a hundredth of a served connection. At
     most ``ACCEPTED_AT_ONCE`` connections are accepted in a row, so that many new connections do not delay requests.
 
-    Some descriptors of the process are reserved for files that running requests open (``keep_descriptors``). The kernel gives
-    the smallest free number to a connection. So a number above the limit means that only reserved descriptors are left, and the
-    connection is answered 503 and closed. If a connection cannot be accepted because no descriptor is left at all, a spare
-    descriptor is closed, and the connection is accepted in its place and refused.
+    ``keep_descriptors`` reserves the highest descriptor numbers of the process for files that running requests open.
+    The kernel gives a new connection the smallest free number. If this number is reserved, all others are in use; the
+    connection is then answered 503 and closed. If no number is free at all, a spare descriptor, which is always open, is
+    closed, and the connection is accepted in its place and refused.
     """
 
     fairness: UserRequestLimits
@@ -236,7 +236,7 @@ def connection_of(scope: Any) -> Protocol:
 def read_caller(connection: socket.socket) -> Caller:
     """Return the peer of a connection and its process.
 
-    The process is None if it has ended. Its start time is read while a pidfd proves that its number was not reused.
+    The process is None if it has ended. A pidfd of the peer detects this even if another process has got the PID.
     """
     peer = peer_of(connection)
     process = identify(peer.pid)
@@ -254,7 +254,7 @@ def read_caller(connection: socket.socket) -> Caller:
 
 
 class LimitedApplication:
-    """ASGI application that delays and limits the requests of another one per user."""
+    """ASGI middleware that limits each user's requests to an application, and delays those beyond the user's rate."""
 
     def __init__(self, application: Application, fairness: UserRequestLimits, pacer: PerUserPacer) -> None:
         self._application = application

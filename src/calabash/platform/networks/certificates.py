@@ -76,7 +76,7 @@ class CertificateStore:
         return shapes.CertificateSecret(name=found.name, certificate=found.certificate, key=found.key)
 
     def require(self, who: Principal, balancer: LoadBalancer) -> None:
-        """Raise NOT_FOUND if the load balancer names a certificate that does not exist in its VPC, or may not be seen."""
+        """Raise CalabashError if the principal may not change the load balancer; also calls ``require_there``."""
         self._network_store.rights.require_change(
             who, self._network_store.state().kept, NetworkKind.LOAD_BALANCER, balancer.name
         )

@@ -66,7 +66,8 @@ class TenancyStore:
     ) -> None:
         """Replace tenants and projects by those that another program manages.
 
-        Memberships in tenants and projects that do not exist any more are dropped. The lock is held meanwhile.
+        Memberships in tenants and projects that do not exist any more are dropped. ``read`` and ``copy`` are called
+        with the lock held, so that no other change comes between them.
 
         Args:
             read: returns all tenants and projects.
@@ -151,7 +152,10 @@ class TenancyStore:
     # -- people ------------------------------------------------------------------------------------------------
 
     def put_user(self, user: User) -> None:
-        """Create or change a user. Raises CONFLICT if a tenant has its name, or another user its account or OIDC subject."""
+        """Create or change a user.
+
+        Raises CONFLICT if a tenant has the user's name, or if another user has the same account or OIDC subject.
+        """
         with self._lock:
             before = self._directory.people()
             if user.name in before.tenants:
