@@ -272,8 +272,11 @@ class Scheduler:
     def wake_at_s(self) -> float | None:
         """Return the time at which the next cycle is due if no event comes before; None if only an event makes one due.
 
-        It is the current time if something was freed or the last cycle is unfinished, within ``RECHECK_S`` if the last
-        decisions changed something, else the first time at which time alone may change a decision.
+        The first of these rules that applies gives the time:
+
+        * something was freed, or the last cycle left requests to the next one: the current time;
+        * the last decisions changed something: within ``RECHECK_S``;
+        * otherwise: the first time at which time alone may change a decision.
         """
         if self.state.unsettled or self._round is not None:
             return self.state.now_s

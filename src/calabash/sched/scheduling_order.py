@@ -38,7 +38,7 @@ class SchedulingOrder:
                 self._set_next_charge(queue)
 
     def _set_next_charge(self, queue: str) -> None:
-        """Update the position of a queue among the queues.
+        """Update the position of a queue in the order of the queues.
 
         The position is given by the pressure that the queue will have when its next start group has started.
         """

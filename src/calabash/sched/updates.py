@@ -53,7 +53,7 @@ def set_mig_coming(scheduler: Scheduler, profiles: Iterable[str]) -> None:
 
 
 def set_evictable(scheduler: Scheduler, request_id: str, *, evictable: bool, guarded: bool = False) -> None:
-    """Set whether a running request may be evicted, and whether it is guarded: evictable only where it is borrowed.
+    """Set whether a running request may be evicted, and whether it is guarded: evictable only while it is borrowed.
 
     Raises:
         CalabashError: the request does not run.

@@ -40,7 +40,10 @@ def guaranteed_percent(core_percent: int, policy: ComputePolicy) -> int:
 
 
 def best_effort_percent(device: Device, resident_mib: int) -> int:
-    """Return the recorded share of a best-effort slice that names none: its percentage of the device memory, at least 1."""
+    """Return the compute share that is recorded for a best-effort slice whose request names none.
+
+    This is the slice's percentage of the device memory, at least 1.
+    """
     return max(1, min(100, 100 * resident_mib // max(1, device.memory_mib)))
 
 

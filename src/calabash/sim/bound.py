@@ -189,7 +189,7 @@ class _Program:
             self._add_row(blocks, count * (kind.devices // devices))
 
     def constrain_count(self, shape: Shape, *, most: int, least: int) -> None:
-        """Constrain the number of placed requests of a shape, over all classes, to ``least`` to ``most``."""
+        """Require that from ``least`` to ``most`` requests of a shape are placed, over all classes."""
         columns = [column for (_, other), column in self.placed.items() if other is shape]
         self._add_row([(column, 1) for column in columns], most)
         if least and columns:

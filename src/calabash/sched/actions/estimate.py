@@ -94,7 +94,10 @@ class _Search:
         self._counts = [(state.placer.compiled(shape), count) for shape, count in counts.items()]
 
     def run(self) -> tuple[int, tuple[Placed, ...]] | None:
-        """Return the number of releases and the placements; None if the requests do not fit after all releases."""
+        """Return the number of running requests to release, and the placements of the waiting requests then.
+
+        The result is None if the waiting requests do not even fit after all releases.
+        """
         least = self._least()
         if least is None:
             return None
@@ -122,7 +125,7 @@ class _Search:
         return high, found
 
     def _least(self) -> int | None:
-        """Return a lower bound of the number of releases after which the requests fit.
+        """Return a lower bound of the number of running requests that must be released before the waiting requests fit.
 
         After so many releases each shape, on its own, fits as often as it is requested. The bound is 0 if MIG instances
         are involved, because they cannot be counted. It is None if a shape does not even fit after all releases.

@@ -73,7 +73,7 @@ class Eviction:
         return self._rules.spared
 
     def prepare(self) -> None:
-        """Update the table of units if many gangs have changed, so that the first attempt that evicts does not pay for it."""
+        """Update the table of units if many gangs have changed, so that no attempt is delayed by the update."""
         options = self._state.options
         if (options.reclaim or options.preempt or options.reclaim_fair_share) and self._state.registry.has_changed_much:
             self._state.units.sync(self._state.registry)

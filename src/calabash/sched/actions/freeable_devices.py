@@ -104,7 +104,7 @@ class FreeableDevices:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _devices(self, node: int, serves: Sequence[bool], users: Sequence[int]) -> dict[int, float]:
-        """Return a lower bound of the slices to evict for each device of a node that is free or can be freed.
+        """Return a lower bound of the slices to evict for each device that is free or can be freed, on one node.
 
         Args:
             serves: for each device, True if it would serve the shape when idle.

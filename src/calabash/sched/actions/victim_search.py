@@ -55,7 +55,7 @@ class _Search:
 
     Attributes:
         pool: units that may be evicted. evicted: units that are evicted, by ID.
-        budgets: amount of ``resource`` that each queue can still lose; queues that are not in it can lose everything.
+        budgets: device milli (or CPU milli) that each queue can still lose; queues not in it can lose everything.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class _Search:
         return True
 
     def undo(self, mark: int, units: Iterable[Unit]) -> None:
-        """Roll the transaction back to the position ``mark`` in its log. ``units`` were evicted after it."""
+        """Roll the transaction back to position ``mark`` of its log, after which ``units`` were evicted."""
         self.transaction.rollback(mark)
         for unit in units:
             if _unit_id(unit) in self.evicted:
@@ -305,8 +305,8 @@ def find_victims(
         budgets: largest amount of the requested resource that a queue may lose; queues that are not named may lose everything.
         asked: sum of the charges of the requests.
         ratio_max: largest ratio of evicted to requested device milli.
-        state: key of everything that trials depend on besides the units and their nodes; None if there is no such key, and
-            trials must not be cached.
+        state: key under which results of evictions that were tried on a node are reused while the units there are the
+            same; None if they must not be reused.
     """
     resource = 0 if asked.gpu_milli else 1
     bound = max(asked[resource], 1) * ratio_max

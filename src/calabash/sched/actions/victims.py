@@ -141,7 +141,7 @@ class VictimRules:
         return self._state.tree.within_guaranteed(queue, ahead, need)
 
     def is_in_quota_at(self, gang: Gang, placed: Sequence[Placed], evicted: Iterable[Unit]) -> bool:
-        """Return True if requests that fit into the guaranteed amount of their queue are in quota on these devices too.
+        """Return True if requests that fit into the guaranteed amount of their queue are in quota at their placements.
 
         This is True for all requests but small slices, which are in quota on some devices and borrowed on others. For
         small slices the units in quota are computed again, with the requests added and the units in ``evicted`` left

@@ -69,7 +69,10 @@ class Engine:
         self._refusals = 0  # since the last placement was found, or the maxima last did not refuse a shape
 
     def decide(self, shape: Shape) -> NodePlacement | None:
-        """Return the ``best`` placement for a request that has just arrived, and count it for policies that learn."""
+        """Return the ``best`` placement for a request that has just arrived.
+
+        Policies that learn count the request.
+        """
         self.scorer.observe(shape)
         return self.best(shape)
 
@@ -106,7 +109,8 @@ class Engine:
         computed for all nodes while few nodes have free compute on a device.
 
         Args:
-            new: the scores of all nodes would have to be computed. Without it this is assumed if no scores are cached.
+            new: the scores of all nodes would have to be computed. If False, this is assumed for shapes without cached
+                scores.
         """
         if self._refusals < _REFUSALS_MIN and not (self.maxima.few_open and (new or shape not in self._entries)):
             return False

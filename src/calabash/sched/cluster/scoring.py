@@ -55,7 +55,7 @@ class Scorer(Protocol):
         ...
 
     def device(self, compiled: CompiledShape, row: int, device: int) -> int:
-        """Return the device to use on the chosen row.
+        """Return the device to use on the chosen row: usually ``device``, but a policy may choose another one.
 
         Args:
             device: device that ``score`` returned for the row.

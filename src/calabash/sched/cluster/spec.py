@@ -13,8 +13,8 @@ class GpuSpec:
     """One device of a node.
 
     Args:
-        model: name by which requests select the device.
-        card: physical model, if ``model`` names a single device; "" if it is the same as ``model``.
+        model: name by which requests select the device: its card model, or another name that the caller has chosen.
+        card: card model of the device; "" if ``model`` is the card model.
         memory_mib: memory; 0 if unknown, in which case only compute is scheduled.
         island: number of the NVLink island within the node, -1 without NVLink.
         numa: NUMA node, -1 if unknown.

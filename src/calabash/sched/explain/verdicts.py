@@ -84,7 +84,10 @@ class Verdicts:
 
 
 class _Ranks:
-    """Distinct amounts of the cluster with which the amounts of a shape are compared, in ascending order."""
+    """Values with which the amounts of a shape are compared: for each resource, the different amounts of the nodes.
+
+    The values are in ascending order, so that an amount has a rank among them.
+    """
 
     def __init__(self, placer: ClusterPlacer) -> None:
         cluster = placer.cluster

@@ -202,7 +202,7 @@ class _PgbScorer(ScorerBase):
         self._spare_zero = short
 
     def _renew_scarcity(self) -> None:
-        """Compute the scarcity of the models of all nodes."""
+        """Set for each node the scarcity of its device model (``Tables.scarcity``), times its weight."""
         cluster = self.cluster
         self._static_version = cluster.static_version
         by_model = np.array([self._tables.scarcity.get(name, 0.0) for name in cluster.models])
@@ -322,7 +322,7 @@ class _PgbScorer(ScorerBase):
         return least, chosen.astype(np.int8)
 
     def _imbalance(self, shape: Shape, rows: Rows, gaps: Ints) -> Floats:
-        """Return for each device how much the difference between its free compute and free memory grows by a slice."""
+        """Return for each device how much more its free compute and memory differ if the slice is placed there."""
         whole = np.maximum(self.cluster.gpu_mib[rows], 1)
         memory = self.cluster.gpu_free_mib[rows]
         compute = gaps / WHOLE_MILLI
@@ -331,7 +331,7 @@ class _PgbScorer(ScorerBase):
         return growth
 
     def _delta(self, milli: int) -> Floats:
-        """Return the growth of a device's potential if ``milli`` is taken from its gap. Cached.
+        """Return the growth of a device's potential if ``milli`` is taken from its gap, its free compute. Cached.
 
         The result is a table by interval of free CPU and size of the gap before.
         """
@@ -359,7 +359,7 @@ class _PgbScorer(ScorerBase):
         return self._hungry.item(min(max(at, 0), len(self._hungry) - 1)) * total_milli
 
     def _spare_value(self, cpu_milli: Ints, rows: Rows, shape: Shape) -> Floats:
-        """Return the values of the spare CPU of some rows, after the placement of the shape, and then those before it.
+        """Return the value of each row's spare CPU after the placement of the shape, followed by the values before it.
 
         Args:
             cpu_milli: free CPU of the rows after the placement, followed by the free CPU before it.

@@ -74,7 +74,10 @@ class SpareCpu:
 
 
 def cpu_pressure(demand: Demand, cluster: Cluster) -> float:
-    """Return the ratio of CPU demand to supply if the demand is scaled to all devices; 0 without CPU or device demand."""
+    """Return the ratio of CPU demand to supply if the demand were scaled so that it requests all devices.
+
+    The ratio is 0 without demand for CPU or devices.
+    """
     supply = int(cluster.cpu_milli.sum())
     devices = demand.gpu_total_milli
     if not supply or not devices:

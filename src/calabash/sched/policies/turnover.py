@@ -19,7 +19,9 @@ GIVEN_BACK_MAX = 0.1
 
 
 class Turnover:
-    """CPU that requests of a cluster have recently taken and given back, up to about the CPU of the whole cluster.
+    """Sums of the CPU that requests of a cluster have recently taken and given back.
+
+    If the two sums exceed the CPU of the cluster, both are halved. So older amounts count less and less.
 
     Attributes:
         fills: True if the cluster only fills up: at most the fraction GIVEN_BACK_MAX of the taken CPU was given back.

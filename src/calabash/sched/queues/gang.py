@@ -24,7 +24,7 @@ class Gang:
     Attributes:
         evicted_at_s: time of the last eviction of a member; None if none was evicted.
         priority: highest priority of the members. submitted_at_s: earliest submission.
-        start groups, units: caches of ``start_groups_of`` and ``units_of``.
+        start_groups, units: caches of ``start_groups_of`` and ``units_of``.
         ended: number of members that have run and ended.
         version: increased with every change of the members.
     """

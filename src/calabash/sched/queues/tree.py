@@ -146,7 +146,8 @@ class QueueTree:
     def within_guaranteed(self, name: str, used: Amount, need: Amount) -> bool:
         """Return True if ``used`` plus ``need`` is within the guaranteed amount of the queue.
 
-        Only managed resources that ``need`` contains are compared; returns False if there are none.
+        Only resources that ``need`` contains are compared, and only if some queue has a deserved amount of them. The
+        result is False if there are no such resources.
         """
         guaranteed = self.guaranteed(name)
         asked = [r for r, on in enumerate(self.form.managed) if on and need[r] > 0]
