@@ -22,7 +22,7 @@ from calabash.adapters.host.tcp_peers import local_peer
 from calabash.exporter.page import MetricsPage
 from calabash.model.errors import CalabashError, Reason
 from calabash.transport.connections import Activity, Connection, Connections
-from calabash.transport.listening import Acceptor
+from calabash.transport.listening import Acceptor, streams
 
 CONNECTIONS_MAX = 32
 PER_PEER_MAX = 16
@@ -56,7 +56,7 @@ class MetricsServer:
         self._listening = listening
         self._connections = Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX)
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._acceptor: Acceptor | None = None
 
     async def start(self) -> tuple[str, int]:
         """Listen; return the address and the port. Raises CalabashError if the port is in use or not permitted."""
@@ -69,23 +69,17 @@ class MetricsServer:
                 reason=Reason.CONFLICT,
                 hint="choose another with --listen HOST:PORT",
             ) from None
-        acceptor = Acceptor(
-            self._listener,
-            self._serve,
-            self._connections,
-            context=lambda: where.tls,
-            limit=HEAD_BYTES_MAX,
-            peer=local_peer,
-        )
-        self._accepting = asyncio.create_task(acceptor.run())
+        handle = streams(self._serve, self._connections, context=lambda: where.tls, limit=HEAD_BYTES_MAX)
+        self._acceptor = Acceptor(self._listener, handle, self._connections, peer=local_peer)
+        self._acceptor.start()
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     async def stop(self) -> None:
         """Stop accepting connections, and close the port."""
-        if self._accepting is not None and self._listener is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._acceptor is not None and self._listener is not None:
+            self._acceptor.close()
+            await self._acceptor.wait_closed()
             self._listener.close()
 
     async def _serve(

@@ -13,7 +13,6 @@ import socket
 import sys
 
 import msgspec
-import uvicorn
 
 from calabash.adapters.pool.streams import PoolStreams
 from calabash.api import endpoints
@@ -25,6 +24,7 @@ from calabash.gateway.serving.request_guard import Application, Message
 from calabash.gateway.serving.server import adopted, gateway_server, tls_context
 from calabash.gateway.sessions.store import Question, Sessions
 from calabash.platform.home.logs import configure
+from calabash.transport.uvicorn_server import HttpServer
 
 ORDER_BYTES_MAX = 1 << 20
 WARM_UP_PATHS = ("/login", "/nowhere", "/", endpoints.SHOW_STATUS.path, f"{endpoints.ROOT}/nowhere")
@@ -78,15 +78,15 @@ async def _warm_up(application: Application, sessions: Sessions, pool: PoolStrea
     pool.close()  # its connections belong to the event loop of this call
 
 
-async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
+async def _serve(server: HttpServer, listener: socket.socket) -> None:
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _stop_at_end_of_input, server)
     await server.serve(sockets=[listener])
 
 
-def _stop_at_end_of_input(server: uvicorn.Server) -> None:
+def _stop_at_end_of_input(server: HttpServer) -> None:
     """Stop the server. Called when standard input is readable, which means its end: the pool writes only the order."""
     asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-    server.should_exit = True
+    server.stop()
 
 
 if __name__ == "__main__":

@@ -4,9 +4,13 @@ Theory of operation. A server that any pod or local process can reach must not b
 for all connections and one for each peer address. A new connection beyond a limit is accepted, and an open one is closed
 instead. At the limit of a peer, one of the peer's own connections is closed; at the limit of all connections, one of the peer
 that has most connections. The connection to close is chosen in this order: first those whose client is not authenticated, of
-these the idle ones, and of these the one that has been idle for longest. A connection whose request is being answered is never
-closed; if there are only such connections, the new one is refused. The bytes of request bodies in memory have a limit of their
-own, which is enforced in the same way.
+these those whose credential was refused and then the idle ones, and of these the one that has been idle for longest. A
+connection whose request is being answered is never closed; if there are only such connections, the new one is refused. The
+bytes of request bodies in memory have a limit of their own, which is enforced in the same way.
+
+A server may count a connection for the valid credential of its requests instead of its peer (``prove``). Then no number of
+connections without a credential can exclude clients that have one: such connections have a limit of their own, and a new
+connection closes only connections without a credential, or of the same credential.
 
 This module only counts, and is used by one thread; ``calabash.transport.listening`` accepts the connections.
 """
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,13 +30,14 @@ class Activity(StrEnum):
     """Activity of a connection.
 
     OPENING: no byte of its first request has arrived. IDLE: it is between two requests. ASKING: a request is being received.
-    BUSY: its request is complete and is being answered.
+    BUSY: its request is complete and is being answered. REFUSED: the reply to a refused credential is delayed.
     """
 
     OPENING = "opening"
     IDLE = "idle"
     ASKING = "asking"
     BUSY = "busy"
+    REFUSED = "refused"
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +48,8 @@ class Connection:
         peer: address of the client, or for IPv6 the /64 network of the address.
         close: called when the connection is closed to make room for another one.
         since: sequence number of the last change of ``activity``; smaller is earlier.
-        proven: True if the client is authenticated by its certificate.
+        proven: True if the client is authenticated, by its certificate or a credential.
+        credential: credential for which the connection counts instead of its peer; "" for none.
         held_bytes: bytes of its request that are in memory.
     """
 
@@ -52,6 +58,7 @@ class Connection:
     since: int
     activity: Activity = Activity.OPENING
     proven: bool = False
+    credential: str = ""
     held_bytes: int = 0
 
 
@@ -60,15 +67,28 @@ class Connections:
 
     Args:
         most: largest number of connections.
-        per_peer: largest number of connections of one peer.
+        per_peer: largest number of connections of one peer, and of one credential.
         held_bytes_max: largest number of bytes of requests in memory, of all connections together.
+        without_credential: largest number of connections that count for a peer; None: ``most``.
+        unbounded: peers without a limit of their own, such as trusted proxies.
     """
 
-    def __init__(self, *, most: int, per_peer: int, held_bytes_max: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        most: int,
+        per_peer: int,
+        held_bytes_max: int = 0,
+        without_credential: int | None = None,
+        unbounded: frozenset[str] = frozenset(),
+    ) -> None:
         self._most = most
         self._per_peer = per_peer
         self._held_bytes_max = held_bytes_max
+        self._without_credential = most if without_credential is None else without_credential
+        self._unbounded = unbounded
         self._by_peer: dict[str, dict[Connection, None]] = {}
+        self._by_credential: dict[str, dict[Connection, None]] = {}
         self._count = 0
         self._held_bytes = 0
         self._numbers = itertools.count()
@@ -84,10 +104,11 @@ class Connections:
             close: closes the new connection; called if it is later chosen to be closed for another one.
         """
         peer = peer_of(address)
-        if len(self._by_peer.get(peer, ())) >= self._per_peer:
-            if not self._close_one([peer]):
+        own = self._by_peer.get(peer, {})
+        if peer not in self._unbounded and len(own) >= self._per_peer:
+            if not self._close_one([own]):
                 return None
-        elif self._count >= self._most and not self.shed():
+        elif self._is_full() and not self.shed():
             return None
         found = Connection(peer, close, next(self._numbers))
         self._by_peer.setdefault(peer, {})[found] = None
@@ -96,7 +117,27 @@ class Connections:
 
     def shed(self) -> bool:
         """Close a connection of the peer that has most connections; return False if requests of all are being answered."""
-        return self._close_one(sorted(self._by_peer, key=lambda peer: -len(self._by_peer[peer])))
+        return self._close_one(sorted(self._by_peer.values(), key=len, reverse=True))
+
+    def prove(self, connection: Connection, credential: str) -> None:
+        """Count the connection for a valid credential from now on.
+
+        If the credential has too many connections, one of them is closed; if requests of all are being answered, this one.
+        """
+        if not self._is_open(connection) or connection.credential == credential:
+            return
+        own = self._by_credential.get(credential, {})
+        if len(own) >= self._per_peer and not self._close_one([own]):
+            self.ended(connection)
+            connection.close()
+            return
+        self._remove(connection)
+        connection.proven, connection.credential = True, credential
+        self._by_credential.setdefault(credential, {})[connection] = None
+
+    def set_close(self, connection: Connection, close: Callable[[], object]) -> None:
+        """Close the connection by this function from now on."""
+        connection.close = close
 
     def set_activity(self, connection: Connection, activity: Activity) -> None:
         connection.activity = activity
@@ -107,7 +148,7 @@ class Connections:
 
         If there are too many bytes, connections whose request is not complete are closed, of the peer that holds most.
         """
-        if connection not in self._by_peer.get(connection.peer, ()):
+        if not self._is_open(connection):
             return False  # it was closed for another, and its last bytes are read now
         while self._held_bytes + count > self._held_bytes_max:
             victim = self._largest(connection.peer, count)
@@ -126,19 +167,35 @@ class Connections:
 
     def ended(self, connection: Connection) -> None:
         """Remove a connection; does nothing if it has been removed."""
-        of_peer = self._by_peer.get(connection.peer, {})
-        if connection in of_peer:
-            del of_peer[connection]
+        if self._is_open(connection):
+            self._remove(connection)
             self._count -= 1
             self.release(connection)
-            if not of_peer:
-                del self._by_peer[connection.peer]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _close_one(self, peers: Iterable[str]) -> bool:
-        for peer in peers:
-            victim = min((c for c in self._by_peer[peer] if c.activity is not Activity.BUSY), key=_order, default=None)
+    def _holders(self, connection: Connection) -> tuple[dict[str, dict[Connection, None]], str]:
+        """Return the table that has the connection if it is open, and its key there."""
+        if connection.credential:
+            return self._by_credential, connection.credential
+        return self._by_peer, connection.peer
+
+    def _is_open(self, connection: Connection) -> bool:
+        table, holder = self._holders(connection)
+        return connection in table.get(holder, {})
+
+    def _remove(self, connection: Connection) -> None:
+        table, holder = self._holders(connection)
+        del table[holder][connection]
+        if not table[holder]:
+            del table[holder]
+
+    def _is_full(self) -> bool:
+        return self._count >= self._most or sum(map(len, self._by_peer.values())) >= self._without_credential
+
+    def _close_one(self, holders: Iterable[Collection[Connection]]) -> bool:
+        for connections in holders:
+            victim = min((c for c in connections if c.activity is not Activity.BUSY), key=_order, default=None)
             if victim is not None:
                 self.ended(victim)
                 victim.close()
@@ -161,8 +218,11 @@ class Connections:
         return None
 
 
-def _order(connection: Connection) -> tuple[bool, bool, int]:
-    return (connection.proven, connection.activity is not Activity.IDLE, connection.since)
+_CLOSED_FIRST = {Activity.REFUSED: 0, Activity.IDLE: 1}
+
+
+def _order(connection: Connection) -> tuple[bool, int, int]:
+    return (connection.proven, _CLOSED_FIRST.get(connection.activity, 2), connection.since)
 
 
 def peer_of(address: str) -> str:

@@ -27,7 +27,7 @@ from calabash.transport.http1 import (
     read_question,
     write_reply,
 )
-from calabash.transport.listening import Acceptor
+from calabash.transport.listening import Acceptor, streams
 
 BOUNDS = Bounds(body_bytes=8 << 20)  # twice what an API server takes for one object, for reviews carry two
 ENDING_S = 2.0
@@ -68,9 +68,8 @@ class HttpsServer:
         self._connections = Connections(
             most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes
         )
-        self._acceptor = Acceptor(
-            listener, self._converse, self._connections, context=lambda: self._context, limit=bounds.head_bytes
-        )
+        handle = streams(self._converse, self._connections, context=lambda: self._context, limit=bounds.head_bytes)
+        self._acceptor = Acceptor(listener, handle, self._connections)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._started = threading.Event()
@@ -105,13 +104,11 @@ class HttpsServer:
 
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        accepting = asyncio.create_task(self._acceptor.run())
+        self._acceptor.start()
         self._started.set()
         await self._stopping.wait()
-        accepting.cancel()
-        await asyncio.gather(accepting, return_exceptions=True)
-        self._listener.close()
         await self._acceptor.end(ENDING_S)
+        self._listener.close()
 
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection

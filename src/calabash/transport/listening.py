@@ -16,49 +16,73 @@ from calabash.transport.connections import Connection, Connections
 HANDSHAKE_S = 5.0
 _AGAIN_S = 0.05  # after an error of accept, such as no free descriptor
 
+Handle = Callable[[socket, Connection], Awaitable[None]]
+"""Called with each accepted connection and its entry in the table, which it removes at the end of the connection."""
+
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Connection], Awaitable[None]]
-"""Called with each connection; it is closed afterwards. What it raises of ``SILENT`` is not reported."""
+"""Called with the streams of a connection; it is closed afterwards. What it raises of ``SILENT`` is not reported."""
 
 SILENT = (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError)
 """The client is gone, silent, too slow, or speaks another protocol; or its connection was closed for another one."""
 
 
 class Acceptor:
-    """Accepts the connections of a listening socket until it is cancelled.
+    """Accepts the connections of a listening socket, between ``start`` and ``close`` or ``end``.
 
     Args:
         listener: socket that is bound and listening; it stays open.
-        serve: serves one connection, which is closed when it returns; see ``Serve``.
+        handle: handles one connection; see ``Handle`` and ``streams``.
         connections: table of the open connections, with their limits.
-        context: returns the TLS context for the next connection; None for a connection without TLS.
-        limit: most bytes that a stream reader buffers.
-        handshake_s: longest duration of a TLS handshake in seconds.
         peer: returns the peer for which a connection counts, from its socket and address.
     """
 
     def __init__(
         self,
         listener: socket,
-        serve: Serve,
+        handle: Handle,
         connections: Connections,
         *,
-        context: Callable[[], ssl.SSLContext | None],
-        limit: int,
-        handshake_s: float = HANDSHAKE_S,
         peer: Callable[[socket, str], str] = lambda _, address: address,
     ) -> None:
         self._listener = listener
-        self._serve = serve
+        self._handle = handle
         self._connections = connections
-        self._context = context
-        self._limit = limit
-        self._handshake_s = handshake_s
         self._peer = peer
-        self.tasks: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> None:
-        """Accept connections until cancelled; open connections continue."""
+    def start(self) -> None:
+        """Accept connections from now on."""
         self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Accept no more connections, and cancel the tasks of those that are handled."""
+        for task in self._all_tasks():
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until all tasks have ended."""
+        await asyncio.gather(*self._all_tasks(), return_exceptions=True)
+
+    async def end(self, within_s: float) -> None:
+        """Accept no more connections, close those whose request is not complete, and wait for the others.
+
+        Args:
+            within_s: longest wait in seconds.
+        """
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        while self._connections.shed():
+            pass
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+
+    def _all_tasks(self) -> list[asyncio.Task[None]]:
+        return [*self._tasks] if self._accepting is None else [self._accepting, *self._tasks]
+
+    async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -71,43 +95,61 @@ class Acceptor:
             await asyncio.sleep(0)  # a connection that waits already is accepted without a pause for others
 
     def _begin(self, accepted: socket, peer: str) -> None:
-        def close() -> None:
-            """Shut the socket down. Cancelling the task instead would leave the socket of an unfinished handshake open."""
-            with contextlib.suppress(OSError):  # it is closed
-                accepted.shutdown(SHUT_RDWR)
-
-        connection = self._connections.open(peer, close)
+        connection = self._connections.open(peer, lambda: shut_down(accepted))
         if connection is None:
             accepted.close()
             return
-        task = asyncio.get_running_loop().create_task(self._connected(accepted, connection))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task = asyncio.get_running_loop().create_task(self._handled(accepted, connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def end(self, within_s: float) -> None:
-        """Close the connections whose request is not complete, and wait up to ``within_s`` seconds for the others."""
-        while self._connections.shed():
-            pass
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=within_s)
+    async def _handled(self, accepted: socket, connection: Connection) -> None:
+        await self._handle(accepted, connection)
 
-    async def _connected(self, accepted: socket, connection: Connection) -> None:
+
+def streams(
+    serve: Serve,
+    connections: Connections,
+    *,
+    context: Callable[[], ssl.SSLContext | None],
+    limit: int,
+    handshake_s: float = HANDSHAKE_S,
+) -> Handle:
+    """Return a function that handles connections as streams, and closes each when ``serve`` returns.
+
+    Args:
+        serve: serves one connection; see ``Serve``.
+        connections: table of the open connections.
+        context: returns the TLS context for the next connection; None for a connection without TLS.
+        limit: most bytes that a stream reader buffers.
+        handshake_s: longest duration of a TLS handshake in seconds.
+    """
+
+    async def handle(accepted: socket, connection: Connection) -> None:
         transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
-        context = self._context()
-        reader = asyncio.StreamReader(self._limit, loop=loop)
+        tls = context()
+        reader = asyncio.StreamReader(limit, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
                 accepted,
-                ssl=context,
-                ssl_handshake_timeout=self._handshake_s if context is not None else None,
+                ssl=tls,
+                ssl_handshake_timeout=handshake_s if tls is not None else None,
             )
-            await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop), connection)
+            await serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop), connection)
         except SILENT:
             pass
         finally:
-            self._connections.ended(connection)
+            connections.ended(connection)
             if transport is not None:
                 transport.abort()
+
+    return handle
+
+
+def shut_down(connection: socket) -> None:
+    """Shut a socket down. Cancelling its task instead would leave the socket of an unfinished handshake open."""
+    with contextlib.suppress(OSError):  # it is closed
+        connection.shutdown(SHUT_RDWR)

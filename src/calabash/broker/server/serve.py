@@ -13,13 +13,10 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import structlog
-import uvicorn
-from uvicorn.server import ServerState
 
 from calabash.adapters.host.files import write_durably
 from calabash.adapters.host.log_stream import log_stream
@@ -45,8 +42,8 @@ from calabash.broker.server.metrics import LeaseCounters
 from calabash.broker.server.network_ports import TenantListener, TenantListeners
 from calabash.broker.server.port import PortDispatcher
 from calabash.model.errors import CalabashError, Reason, cause
-from calabash.transport.connections import Activity, Connection, Connections
-from calabash.transport.uvicorn_http11 import StrictProtocol
+from calabash.transport.connections import Connections
+from calabash.transport.uvicorn_server import HttpServer, ServerOptions
 
 HANDSHAKE_S = 5.0
 REQUEST_S = 10.0
@@ -57,79 +54,26 @@ SWEEP_S = 0.5
 log = structlog.get_logger(__name__)
 
 
-class PatientProtocol(StrictProtocol):
-    """HTTP/1.1 protocol of uvicorn with a timeout: the head of each request must arrive within REQUEST_S seconds."""
-
-    _patience: asyncio.TimerHandle | None = None
-    _count: tuple[Connections, Connection] | None = None
-
-    def count_in(self, connections: Connections, connection: Connection) -> None:
-        """Report the activity of this connection to the table of connections from now on."""
-        self._count = connections, connection
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timeout for the first request."""
-        super().connection_made(transport)
-        self._wait_for_request()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timeout and remove the connection from the table."""
-        if self._patience is not None:
-            self._patience.cancel()
-        if self._count is not None:
-            self._count[0].ended(self._count[1])
-        super().connection_lost(exc)
-
-    def handle_events(self) -> None:
-        """Handle received data and report the activity of the connection."""
-        super().handle_events()
-        if self._count is not None and self.cycle is not None and not self.cycle.response_complete:
-            connections, connection = self._count
-            connections.set_activity(connection, Activity.ASKING if self.cycle.more_body else Activity.BUSY)
-
-    def on_response_complete(self) -> None:
-        """Start the timeout for the next request."""
-        if self._count is not None:
-            self._count[0].set_activity(self._count[1], Activity.IDLE)
-        super().on_response_complete()
-        self._wait_for_request()
-
-    def _wait_for_request(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = self.loop.call_later(REQUEST_S, self._give_up)
-
-    def _give_up(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:  # no complete request head so far
-            self.transport.abort()
-
-
 class RemoteServer:
     """HTTP application, listeners and sweeps of one server."""
 
     def __init__(self, directory: Path, broker: Broker, verifier: TokenVerifier, context: ssl.SSLContext) -> None:
         self._directory = directory
         self._broker = broker
-        self._context = context
         self._stopping = asyncio.Event()
         self._over = False  # stopped by its owner, not by a signal
         application = remote_application(broker, verifier, stop=self._end)
-        self._config = uvicorn.Config(
+        self._http = HttpServer(
             application,
-            http=PatientProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            h11_max_incomplete_event_size=16 * 1024,
-            limit_concurrency=CONNECTIONS_MAX + OWNER_CONNECTIONS_MAX,
-            timeout_keep_alive=5,
+            ServerOptions(
+                connections=Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX),
+                peer=local_peer,
+                tls=context,
+                handshake_s=HANDSHAKE_S,
+                request_s=REQUEST_S,
+                requests_max=CONNECTIONS_MAX + OWNER_CONNECTIONS_MAX,
+            ),
         )
-        self._config.load()
-        self._connections = Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX)
-        self._state = ServerState()
 
     async def serve(self, listener: socket.socket | None, tenant_listeners: TenantListeners) -> None:
         """Serve until stopped.
@@ -148,7 +92,7 @@ class RemoteServer:
         write_durably(self._directory / ADDRESS_FILE, "".join(f"{line}\n" for line in addresses).encode())
         path = self._directory / SOCKET_FILE
         path.unlink(missing_ok=True)  # left by a dead server, as the lock is held here
-        own = await loop.create_unix_server(lambda: self._protocol(owner=True), str(path))
+        own = await loop.create_unix_server(lambda: self._http.uncounted(state={OWNER_KEY: True}), str(path))
         path.chmod(0o600)
         close = self.serve_listener(listener) if listener is not None else None
         sweeping = loop.create_task(self._sweeping(tenant_listeners))
@@ -169,25 +113,6 @@ class RemoteServer:
         """Serve a listening socket; return a function that stops serving and closes it."""
         loop = asyncio.get_running_loop()
 
-        async def pass_on(connection: socket.socket) -> None:
-            counted = self._counted(connection)
-            if counted is None:
-                connection.close()
-                return
-
-            def protocol() -> asyncio.Protocol:
-                made = self._protocol(owner=False)
-                made.count_in(self._connections, counted)
-                return made
-
-            try:
-                await loop.connect_accepted_socket(
-                    protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
-                )
-            except (OSError, TimeoutError):
-                self._connections.ended(counted)
-                connection.close()  # the TLS handshake failed
-
         counters = self._broker.leases.counters
 
         def count(kind: str) -> None:
@@ -196,7 +121,10 @@ class RemoteServer:
                 counters.count("sessions_total")
 
         dispatcher = PortDispatcher(
-            listener, session_target=self._broker.leases.session_target, pass_on=pass_on, count=count
+            listener,
+            session_target=self._broker.leases.session_target,
+            pass_on=self._http.serve_connection,
+            count=count,
         )
         task = loop.create_task(dispatcher.serve())
         task.add_done_callback(lambda _: listener.close())
@@ -206,30 +134,9 @@ class RemoteServer:
 
         return close
 
-    def _counted(self, connection: socket.socket) -> Connection | None:
-        """Add the connection to the table of connections and return its entry.
-
-        Returns None if its peer has disconnected or has too many active connections.
-        """
-
-        def close() -> None:
-            with suppress(OSError):  # closed already
-                connection.shutdown(socket.SHUT_RDWR)
-
-        try:
-            peer = local_peer(connection, str(connection.getpeername()[0]))
-        except OSError:
-            return None
-        return self._connections.open(peer, close)
-
     def _end(self) -> None:
         self._over = True
         self._stopping.set()
-
-    def _protocol(self, *, owner: bool) -> PatientProtocol:
-        made: Any = self._config.http_protocol_class
-        found: PatientProtocol = made(config=self._config, server_state=self._state, app_state={OWNER_KEY: owner})
-        return found
 
     async def _sweeping(self, tenant_listeners: TenantListeners) -> None:
         while True:
@@ -242,10 +149,10 @@ class RemoteServer:
 
     async def _let_finish(self) -> None:
         """Finish replies that are being written, for at most two seconds, and cancel requests that wait."""
-        for connection in list(self._state.connections):
+        for connection in list(self._http.server_state.connections):
             connection.shutdown()
-        if self._state.tasks:
-            _, left = await asyncio.wait(self._state.tasks, timeout=2)
+        if self._http.server_state.tasks:
+            _, left = await asyncio.wait(self._http.server_state.tasks, timeout=2)
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)

@@ -11,14 +11,11 @@ import hashlib
 import json
 import os
 import resource
-import select
 import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
-
-import uvicorn
 
 from calabash.adapters.host.failures import EXHAUSTED
 from calabash.adapters.host.processes import identify, peer_of
@@ -29,10 +26,9 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.platform.access.caller import Caller
 from calabash.platform.http.per_user_pacing import CONNECTIONS_AT_ONCE, PerUserPacer
 from calabash.platform.http.request_limits import REPLY_S, UserRequestLimits
-from calabash.transport.uvicorn_http11 import StrictProtocol
+from calabash.transport.uvicorn_server import ConnectionHandler, HttpConnection, HttpServer, ServerOptions
 
 HEADER_S = 10.0
-DATE_S = 1.0  # the resolution of the header Date
 ACCEPTED_AT_ONCE = 16
 DESCRIPTORS_KEPT = 128
 _REFUSED_AT_ONCE = 256
@@ -141,95 +137,63 @@ def _hang_up(connection: socket.socket, answer: bytes) -> None:
         connection.close()
 
 
-class Protocol(StrictProtocol):
-    """uvicorn's protocol object of one HTTP/1.1 connection, which also identifies the caller and enforces time limits."""
+class PoolConnection(ConnectionHandler):
+    """Connection of the pool: identifies the caller before the first byte is read, and opens and closes when the pacer allows.
 
-    fairness: UserRequestLimits  # set on a subclass, one per pool, like the next
-    pacer: PerUserPacer  # of connections
-    token_socket = ""  # path of the socket whose requests need a token
-    token_required = False
-    caller: Caller | None = None
-    _header_timer: asyncio.TimerHandle | None = None
-    _uid = -1
+    Args:
+        connection: the connection.
+        fairness: limits of each user.
+        pacer: limits how many connections of one user open or close at once.
+        token_socket: path of the socket whose requests need a token.
+    """
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        self._uid = peer_of(connection).uid
-        self.token_required = connection.getsockname() == self.token_socket
+    def __init__(
+        self, connection: HttpConnection, fairness: UserRequestLimits, pacer: PerUserPacer, token_socket: str
+    ) -> None:
+        self._connection = connection
+        self._fairness = fairness
+        self._pacer = pacer
+        self._uid = peer_of(connection.raw_socket).uid
+        self.caller: Caller | None = None
+        self.token_required = connection.raw_socket.getsockname() == token_socket
+        self.hung_up, self.drop, self.abort = connection.hung_up, connection.drop, connection.abort
+        self.unsent_bytes = connection.unsent_bytes
+
+    def opened(self) -> None:
         # Older Pythons begin to read after this call whatever it does, so reading is paused right after it, before the
         # first byte is read.
-        self.loop.call_soon(self._hold)
-        self._wait_for_request()
-        self.pacer.begin(self._uid, self._begin)
+        self._connection.loop.call_soon(self._hold)
+        self._pacer.begin(self._uid, self._begin)
+
+    def closed(self, end: Callable[[], None]) -> None:
+        def end_now() -> None:
+            end()
+            self._fairness.disconnect(self._uid)
+
+        self._pacer.begin(self._uid, end_now)
 
     def _hold(self) -> None:
         if self.caller is None:
-            self.transport.pause_reading()
+            self._connection.transport.pause_reading()
 
     def _begin(self) -> None:
-        if self.transport.is_closing():
+        connection = self._connection
+        if connection.transport.is_closing():
             return
         try:
-            self.caller = read_caller(self.transport.get_extra_info("socket"))
+            self.caller = read_caller(connection.raw_socket)
         except CalabashError:  # out of descriptors: the requesting process cannot be identified
-            self.transport.write(_OVERLOADED)
-            self.transport.close()
+            connection.transport.write(_OVERLOADED)
+            connection.transport.close()
             return
-        self.client = (f"{self.caller.peer.uid}:{self.caller.peer.gid}", self.caller.peer.pid)
-        self.app_state = {**self.app_state, _SCOPE_KEY: self}
-        self.transport.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        self.pacer.begin(self._uid, lambda: self._end(exc))
-
-    def _end(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.fairness.disconnect(self._uid)
-
-    def request_begun(self) -> None:
-        """Stop the time limit for the head of a request, which has arrived."""
-        self._stop_waiting()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._wait_for_request()
-
-    def hung_up(self) -> bool:
-        """Return True if the client has closed the connection; works while reading is paused."""
-        if self.transport.is_closing():
-            return True
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
-        return any(event & select.POLLHUP for _, event in poll.poll(0))
-
-    def drop(self) -> None:
-        """Drop the connection and its request without a reply."""
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-        self.abort()
-
-    def unsent_bytes(self) -> int:
-        return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
-
-    def abort(self) -> None:
-        """Close the connection at once and discard unsent data."""
-        self.transport.abort()
-
-    def _wait_for_request(self) -> None:
-        self._stop_waiting()
-        self._header_timer = self.loop.call_later(HEADER_S, self.abort)
-
-    def _stop_waiting(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
+        connection.client = (f"{self.caller.peer.uid}:{self.caller.peer.gid}", self.caller.peer.pid)
+        connection.app_state[_SCOPE_KEY] = self
+        connection.transport.resume_reading()
 
 
-def connection_of(scope: Any) -> Protocol:
+def connection_of(scope: Any) -> PoolConnection:
     """Return the connection of a request."""
-    found: Protocol = scope["state"][_SCOPE_KEY]
+    found: PoolConnection = scope["state"][_SCOPE_KEY]
     return found
 
 
@@ -268,7 +232,6 @@ class LimitedApplication:
         connection = connection_of(scope)
         assert connection.caller is not None
         uid: int | str = connection.caller.peer.uid
-        connection.request_begun()
         if connection.token_required:  # the gateway, which serves many users, limits each token's rate
             uid = _shown_token(scope)
         else:
@@ -292,7 +255,7 @@ class LimitedApplication:
         else:
             await self._application(scope, receive, send_read)
 
-    async def _until_read(self, connection: Protocol) -> None:
+    async def _until_read(self, connection: PoolConnection) -> None:
         """Wait until the reply is in the kernel's buffer; abort the connection after REPLY_S seconds."""
         deadline = asyncio.get_running_loop().time() + REPLY_S
         while connection.unsent_bytes():
@@ -306,38 +269,6 @@ def _shown_token(scope: Any) -> str:
     """Return a name for the credential that a request shows, not the credential itself."""
     shown = b" ".join(value for name, value in scope["headers"] if name in _CREDENTIALS)
     return "token " + hashlib.sha256(shown).hexdigest()
-
-
-class _EndingServer(uvicorn.Server):
-    """uvicorn server that calls ``ending`` at its shutdown, before it waits for running requests.
-
-    Its main loop wakes up once per second. The main loop of uvicorn wakes up ten times per second, also in an idle pool.
-    """
-
-    ending: Callable[[], None] = staticmethod(lambda: None)
-    _should_exit = False
-    _exits: asyncio.Event | None = None
-    _loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def should_exit(self) -> bool:
-        return self._should_exit
-
-    @should_exit.setter
-    def should_exit(self, value: bool) -> None:
-        self._should_exit = value
-        if value and self._loop is not None and self._exits is not None:
-            self._loop.call_soon_threadsafe(self._exits.set)  # also called by signal handlers
-
-    async def main_loop(self) -> None:
-        self._exits, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        while not await self.on_tick(0):  # sets the header Date
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._exits.wait(), DATE_S)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.ending()
-        await super().shutdown(sockets)
 
 
 def descriptors_kept() -> int:
@@ -361,40 +292,29 @@ class Server:
         token_socket: str = "",
         ending: Callable[[], None] = lambda: None,
     ) -> None:
-        self._ending = ending
+        pacer = PerUserPacer(at_once=CONNECTIONS_AT_ONCE)
         self._listeners = listeners
         self._fairness = fairness
-        self._token_socket = token_socket
-        self._server: uvicorn.Server | None = None
+        self._options = ServerOptions(
+            handler=lambda connection: PoolConnection(connection, fairness, pacer, token_socket),
+            request_s=HEADER_S,
+            date_header=True,
+            before_shutdown=ending,
+        )
+        self._server: HttpServer | None = None
         self._stopped = False
         for listener in listeners:
             listener.fairness = fairness
             listener.keep_descriptors(descriptors_kept())
 
     def run(self, application: Application) -> None:
-        pacer = PerUserPacer(at_once=CONNECTIONS_AT_ONCE)
-        bounds = {"fairness": self._fairness, "pacer": pacer, "token_socket": self._token_socket}
-        config = uvicorn.Config(
-            LimitedApplication(application, self._fairness, PerUserPacer()),
-            http=type("PoolProtocol", (Protocol,), bounds),
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            h11_max_incomplete_event_size=16 * 1024,
-            timeout_graceful_shutdown=2,
-            backlog=1024,
-        )
-        self._server = _EndingServer(config)
-        self._server.ending = self._ending
-        self._server.should_exit = self._stopped
+        self._server = HttpServer(LimitedApplication(application, self._fairness, PerUserPacer()), self._options)
+        if self._stopped:
+            self._server.stop()
         self._server.run(sockets=list(self._listeners))
 
     def stop(self) -> None:
         """Make ``run`` return, also if it has not begun."""
         self._stopped = True
         if self._server is not None:
-            self._server.should_exit = True
+            self._server.stop()

@@ -1,4 +1,4 @@
-"""Tests of GatewayConnections: many connections of one holder do not keep other holders with valid tokens out."""
+"""Many connections of one holder do not keep other holders with valid tokens out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import itertools
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.certificates import server_context
 from tests.unit.gateway.serving.test_slow_clients import WHOLE
 from tests.unit.gateway.standin import TOKEN, GatewayWorld
@@ -20,81 +17,9 @@ from tests.unit.gateway.standin import TOKEN, GatewayWorld
 from calabash.api.gateway import GatewayLimits
 from calabash.gateway.serving import request_guard
 from calabash.gateway.serving import server as serving
-from calabash.gateway.serving.connections import GatewayConnections
 from calabash.gateway.serving.server import gateway_server
 
 HANG_S = 60.0
-
-
-@dataclass(slots=True, eq=False)
-class Line:
-    """Test double of a connection."""
-
-    waits: bool = True
-    dropped: bool = False
-    guessed: bool = False
-
-    def refused(self) -> bool:
-        return self.guessed
-
-    def idle(self) -> bool:
-        return self.waits
-
-    def drop(self) -> None:
-        self.dropped = True
-
-
-def test_peer_with_too_many_connections_loses_its_oldest_idle_one() -> None:
-    table = GatewayConnections(GatewayLimits(connections=100, connections_per_address=3))
-    other, lines = Line(), [Line(waits=n != 0) for n in range(5)]
-    assert table.enter(other, "user 2")
-    assert all(table.enter(line, "user 1") for line in lines)
-    assert [line.dropped for line in (other, *lines)] == [False, False, True, True, False, False]
-
-
-def test_connection_with_a_refused_credential_is_closed_first() -> None:
-    table = GatewayConnections(GatewayLimits(connections=100, connections_per_address=2))
-    waiting, guessed = Line(), Line(guessed=True)
-    assert all(table.enter(line, "user 1") for line in (waiting, guessed, Line()))
-    assert (waiting.dropped, guessed.dropped) == (False, True)
-
-
-def test_peer_whose_connections_are_all_answered_gets_no_more() -> None:
-    table = GatewayConnections(GatewayLimits(connections=100, connections_per_address=2))
-    assert [table.enter(Line(waits=False), "user 1") for _ in range(3)] == [True, True, False]
-
-
-def test_connections_without_a_credential_leave_half_of_the_room() -> None:
-    table = GatewayConnections(GatewayLimits(connections=20, connections_per_address=8))
-    lines = [Line() for _ in range(40)]
-    assert all(table.enter(line, f"user {n % 5}") for n, line in enumerate(lines))
-    assert sum(not line.dropped for line in lines) == 10
-    for n in range(10):
-        valid = Line()
-        assert table.enter(valid, "user 9")
-        table.prove(valid, f"token {n}")
-        assert not valid.dropped
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=80))
-def test_bounds_hold_after_any_steps_and_a_small_holder_keeps_its_connections(
-    steps: list[tuple[str, bool, bool]],
-) -> None:
-    table = GatewayConnections(GatewayLimits(connections=12, connections_per_address=4))
-    honest, living = Line(waits=False), set[Line]()
-    assert table.enter(honest, "user honest")
-    for holder, waits, proves in steps:
-        line = Line(waits=waits)
-        if table.enter(line, f"user {holder}"):
-            living.add(line)
-            if proves:
-                table.prove(line, f"token {holder}")
-        living = {one for one in living if not one.dropped}
-        assert len(living) < 12
-    assert not honest.dropped
-    for line in living:
-        table.leave(line)
-    assert table.enter(Line(), "user a")
 
 
 def _flooded(flood: Callable[[int], Awaitable[None]], *, limits: GatewayLimits | None = None) -> None:
