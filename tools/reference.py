@@ -21,6 +21,7 @@ from tools.reference_glossary import glossary_page
 from tools.reference_kubernetes import dialects_page
 from tools.reference_metrics import metrics_page
 from tools.reference_networks import networks_page
+from tools.reference_states import states_page
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _HELP = ["-h", "--help"]
@@ -86,6 +87,7 @@ def main() -> int:
         "kubernetes-dialects.md": f"{_GENERATED}{dialects_page()}",
         "metrics.md": f"{_GENERATED}{metrics_page()}",
         "network-objects.md": f"{_GENERATED}{networks_page()}",
+        "state-machines.md": f"{_GENERATED}{states_page()}",
     }
     for name, text in pages.items():
         page = PAGES / name

@@ -128,6 +128,12 @@ PLANNER_FAILURES = PartMetric(
     parts=_PLANNER,
     help="Failed decision cycles; after a failure the planner restarts without the pods on which it fails.",
 )
+PLANNER_UNLISTED = PartMetric(
+    name="calabash_planner_unlisted_transitions_total",
+    kind="counter",
+    parts=_PLANNER,
+    help="Events that the life cycle of a pod does not list for its stage; a pod that is not bound is then planned anew.",
+)
 PLANNER_PODS = PartMetric(
     name="calabash_planner_pods",
     kind="gauge",
@@ -259,6 +265,7 @@ PART_METRICS = (
     PLANNER_SKIPPED,
     PLANNER_DECISIONS,
     PLANNER_FAILURES,
+    PLANNER_UNLISTED,
     PLANNER_PODS,
     PLANNER_NODES,
     PLANNER_BINDINGS,

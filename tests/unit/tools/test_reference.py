@@ -12,6 +12,7 @@ from tools import reference, reference_http
 from tools.reference_glossary import glossary_page
 from tools.reference_metrics import metrics_page
 from tools.reference_networks import networks_page
+from tools.reference_states import MACHINES, states_page
 
 from calabash.api.requests import AllocationRequest
 from calabash.api.routes import ROUTES
@@ -32,6 +33,12 @@ def test_the_page_of_metrics_is_what_the_catalogue_says_now() -> None:
     page = (PAGES / "metrics.md").read_text()
     assert page == f"{reference._GENERATED}{metrics_page()}", "run: make docs"
     assert all(f"| `{spec.name}` |" in page for spec in CATALOGUE)
+
+
+def test_the_page_of_state_machines_is_what_the_tables_say_now() -> None:
+    page = (PAGES / "state-machines.md").read_text()
+    assert page == f"{reference._GENERATED}{states_page()}", "run: make docs"
+    assert all(f"| `{stage}` |" in page for machine in MACHINES for stage in machine.stages)
 
 
 def test_the_page_of_network_objects_is_what_the_nouns_say_now() -> None:

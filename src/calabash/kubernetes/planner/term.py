@@ -18,7 +18,7 @@ import structlog
 from calabash.adapters.clock import Clock
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.kube.objects.core import Pod
-from calabash.api.part_metrics import PLANNER_DECISIONS, PLANNER_FAILURES, ClusterPart
+from calabash.api.part_metrics import PLANNER_DECISIONS, PLANNER_FAILURES, PLANNER_UNLISTED, ClusterPart
 from calabash.kubernetes.leader.loop import LeadershipLoop
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.shards import ALL, Shard
@@ -30,6 +30,7 @@ from calabash.kubernetes.planner.watch.mirrors import Mirrors
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import Reason
+from calabash.model.state_machine import UnlistedTransitionError
 from calabash.sched import CycleLimit, Options
 
 log = structlog.get_logger(__name__)
@@ -213,7 +214,13 @@ class TermCore:
             shard=self._shard,
             system_namespaces=self._system_namespaces,
             limit=limit,
+            on_unlisted=self._count_unlisted,
         )
+
+    def _count_unlisted(self, error: UnlistedTransitionError) -> None:
+        """Log and count an unlisted transition. It affects one pod, so the core continues (see ``PodStore``)."""
+        self.figures.count(PLANNER_UNLISTED)
+        log.error("unlisted transition", pod=error.subject, stage=error.stage, pod_event=error.event)
 
     def _end(self) -> None:
         with self._lock:

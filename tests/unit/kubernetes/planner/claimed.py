@@ -14,7 +14,7 @@ from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 from calabash.kubernetes.planner.decide.core import Core
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.state.facts import ClaimFacts, PodClaimFacts, PodFacts, QueueFacts, UngatePod
-from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.model.request import ComputePolicy, GpuRequest
 from calabash.sharing.protocol import HeldSlice

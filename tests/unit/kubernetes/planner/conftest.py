@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.unit.kubernetes.planner.world import World
+from tests.unit.kubernetes.planner.world import World, unlisted_transitions
 
 
 @pytest.fixture
@@ -14,3 +14,4 @@ def world() -> Iterator[World]:
     yield made
     for service in made.services:
         service.stop()
+    assert sum(unlisted_transitions(service) for service in made.services) == made.expected_unlisted

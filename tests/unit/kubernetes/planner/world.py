@@ -15,6 +15,7 @@ from tests.unit.kubernetes.planner.virtual import asked
 
 from calabash.adapters.kube.objects.core import NAMESPACE, NODE, POD, Pod
 from calabash.adapters.kube.objects.resources import GPU_NODE
+from calabash.api.part_metrics import PLANNER_UNLISTED
 from calabash.kubernetes.objects.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
 from calabash.kubernetes.pod_request import write_request
@@ -42,6 +43,7 @@ class World:
         for name in ("team", "calabash-system"):
             self.client.create(NAMESPACE, {"metadata": {"name": name}})
         self.services: list[PlannerService] = []
+        self.expected_unlisted = 0
 
     def node(self, name: str, *, tokens: int = 128, **more: Any) -> None:
         self.client.create(NODE, {"metadata": {"name": name, "labels": {"pool": name}}})
@@ -131,6 +133,11 @@ class World:
         meta = pod.metadata
         body = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
         return self.ask(service, "bind", body)
+
+
+def unlisted_transitions(service: PlannerService) -> float:
+    """Return how many unlisted transitions the planner has counted."""
+    return service.figures._series[PLANNER_UNLISTED].figures[()]
 
 
 def released(world: World, name: str, namespace: str = "team") -> Pod | None:

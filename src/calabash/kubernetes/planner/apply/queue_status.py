@@ -12,7 +12,8 @@ import structlog
 from calabash.adapters.kube import KubeClient, is_final
 from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
 from calabash.kubernetes.planner.state.component import COMPONENT
-from calabash.kubernetes.planner.state.store import PodStore, Stage
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.kubernetes.planner.watch.mirrors import Mirrors
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError

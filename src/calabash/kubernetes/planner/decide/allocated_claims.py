@@ -16,7 +16,9 @@ from calabash.kubernetes.objects.plan import PodPlan
 from calabash.kubernetes.planner.decide.decisions import Decisions
 from calabash.kubernetes.planner.decide.pods import Pods
 from calabash.kubernetes.planner.state.claims import is_allocated
-from calabash.kubernetes.planner.state.store import SETTLED, UNBOUND, PodEntry, PodStore, Stage, devices_of
+from calabash.kubernetes.planner.state.pod_entry import PodEntry, devices_of
+from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED, UNBOUND, PodEvent, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.model.errors import CalabashError
 
 
@@ -42,14 +44,11 @@ class AllocatedClaims:
         holds = store.scheduler.holds(entry.id)
         if holds and entry.plan is not None and entry.plan.id == plan.id:
             return
-        stage = entry.stage
         moved = self._assign(entry, plan, now_s)
-        if stage in SETTLED:
-            entry.stage = stage
-        elif entry.facts.gated:
-            self._decisions.release(entry)
+        if entry.facts.gated and entry.stage not in SETTLED:
+            self._decisions.release(entry, PodEvent.CLAIMS_ALLOCATED_GATED)
         else:
-            entry.stage = Stage.RELEASED
+            store.advance(entry, PodEvent.CLAIMS_ALLOCATED)
         for other in moved:
             self._replan(other, plan.node, now_s)
 
@@ -78,10 +77,7 @@ class AllocatedClaims:
     def _assign(self, entry: PodEntry, plan: PodPlan, now_s: float) -> list[PodEntry]:
         """Assign the devices of the plan to the pod; return the other pods that lost their planned devices by this."""
         store = self._store
-        store.scheduler.finished(entry.id)
-        store.newcomers.pop(entry.id, None)
-        store.aside.pop(entry.facts.uid, None)
-        store.placed.pop(entry.facts.uid, None)
+        store.cancel(entry)
         moved: list[PodEntry] = []
         if not self._pods.requests.set_bundle(entry) or entry.bundle is None:
             store.set_plan(entry, plan)

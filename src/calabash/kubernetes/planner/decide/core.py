@@ -32,9 +32,11 @@ from calabash.kubernetes.planner.state.facts import (
     QueueFacts,
     SweepPod,
 )
+from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED
 from calabash.kubernetes.planner.state.queues import DEFAULT, KubeQueues
 from calabash.kubernetes.planner.state.requests import SYSTEM_NAMESPACES, GroupName
-from calabash.kubernetes.planner.state.store import PodStore
+from calabash.kubernetes.planner.state.store import PodStore, raise_unlisted
+from calabash.model.state_machine import UnlistedTransitionError
 from calabash.sched import DEFAULT_POLICY, CycleLimit, Options, PlacementPolicy
 
 OPTIONS = Options(preempt=True, reclaim=True, reclaim_fair_share=False)
@@ -67,6 +69,7 @@ class Core:
         shard: the part of the cluster for which the planner decides.
         system_namespaces: namespaces whose pods may have a system priority; elsewhere such a priority counts as 0.
         limit: time limit of one scheduler cycle; None: unlimited.
+        on_unlisted: called with each unlisted transition of a pod; see ``PodStore``.
     """
 
     def __init__(
@@ -80,19 +83,20 @@ class Core:
         shard: Shard = ALL,
         system_namespaces: frozenset[str] = SYSTEM_NAMESPACES,
         limit: CycleLimit | None = None,
+        on_unlisted: Callable[[UnlistedTransitionError], None] = raise_unlisted,
     ) -> None:
         self._limit = limit
         self._options = options
         self._policy = policy
         self.queues = KubeQueues(shard)
         empty = ClusterScheduler([], [DEFAULT], options=options, policy=policy)
-        self.store = PodStore(empty, new_id=new_id, hold_s=hold_s)
+        self.store = PodStore(empty, new_id=new_id, hold_s=hold_s, on_unlisted=on_unlisted)
         self.pods = Pods(self.store, self.queues, system_namespaces)
         self.relocations = Relocations(self.store, self.pods.requests, at_once=options.defragment_moves_max)
         self.nodes = Nodes(self.store, self.pods, self.relocations)
         self.decisions = Decisions(self.store, self.pods, self.relocations)
-        self.answers = ExtenderAnswers(self.store, self.decisions)
-        self.unplanned_pods = UnplannedPods(self.store, self.pods.requests)
+        self.answers = ExtenderAnswers(self.store, self.pods, self.decisions)
+        self.unplanned_pods = UnplannedPods(self.store, self.pods)
         self.unused_plans = UnusedPlans(self.store, refused_s=refused_s)
         self.allocated_claims = AllocatedClaims(self.store, self.pods, self.decisions)
         self._stale: set[str] = set()
@@ -104,15 +108,16 @@ class Core:
     def start(self, now_s: float) -> None:
         """Build the state of all pods and nodes. Call it once, after all existing objects were passed as events."""
         store = self.store
-        store.scheduler = ClusterScheduler(
-            self.nodes.cluster_nodes(), [DEFAULT], options=self._options, policy=self._policy, limit=self._limit
+        nodes = self.nodes.cluster_nodes()
+        store.use_scheduler(
+            ClusterScheduler(nodes, [DEFAULT], options=self._options, policy=self._policy, limit=self._limit)
         )
         self.queues.apply(store)
         for facts in sorted(store.claims.pods.values(), key=lambda f: (not f.node, f.created_at_s, f.uid)):
             resolved = store.claims.resolve(facts)
             if resolved is not None and not resolved.finished:
                 self.pods.pod_changed(resolved, now_s)
-        store.started = True
+        store.set_started()
         self.pods.restart(list(store.entries.values()), now_s)
         for name in list(store.scheduler.nodes):
             self.nodes.recount(name, now_s)
@@ -126,7 +131,7 @@ class Core:
         """Insert or update a pod."""
         if facts.claims and not facts.finished:
             if not self.store.started:  # the holder of a shared claim is known once all pods are known
-                self.store.claims.pods[facts.uid] = facts
+                self.store.claims.put_pod(facts)
                 return
             resolved = self.store.claims.resolve(facts)
             if resolved is None:
@@ -138,7 +143,7 @@ class Core:
             if facts.refusal and not facts.leaving:
                 self._refused.add(facts.uid)
                 if not refused_before:
-                    self.store.add_action(_sweep_action(facts))
+                    self.store.actions.add(_sweep_action(facts))
         else:
             self.pods.pod_changed(facts, now_s)
             entry = self.store.entries.get(facts.uid)
@@ -222,9 +227,7 @@ class Core:
 
     def namespace_changed(self, facts: NamespaceFacts) -> None:
         """Insert or update a namespace."""
-        if self.queues.namespaces.get(facts.name) != facts:
-            self.queues.namespaces[facts.name] = facts
-            self._retry = True
+        self._retry |= self.queues.put_namespace(facts)
 
     def budget_changed(self, facts: BudgetFacts, *, there: bool = True) -> None:
         """Insert or update a disruption budget, or delete it if ``there`` is False."""
@@ -238,10 +241,7 @@ class Core:
 
         ``needed`` is the number of its pods that must start together; None deletes the group.
         """
-        if needed is None:
-            self.pods.requests.groups.pop(name, None)
-        else:
-            self.pods.requests.groups[name] = needed
+        self.pods.requests.set_group(name, needed)
         self._retry = True
 
     # ---- decisions ------------------------------------------------------------------------------------------------
@@ -257,6 +257,7 @@ class Core:
         inherits, self._inherits = self._inherits, []
         for facts in [f for uid in inherits if (f := self.store.claims.pods.get(uid)) is not None]:
             self.pod_changed(facts, now_s)
+        self._rebuild(now_s)
         resubmit_resized_gangs(self.store, self.pods)
         if self._retry:
             self._retry = False
@@ -271,11 +272,23 @@ class Core:
         requests.budgets.mark_changed(self.store, lambda entry: requests.eviction_marks(entry, now_s))
         self.unplanned_pods.retry(now_s)
         self.decisions.decide(now_s)
-        self.store.add_due_reports(now_s)
+        self.store.actions.add_due_reports(now_s)
+
+    def _rebuild(self, now_s: float) -> None:
+        """Add pods anew from their facts after an unlisted transition, as after a restart of the planner.
+
+        A pod that is being bound, bound or evicted keeps its stage and its devices, because it may use them.
+        """
+        for entry in self.store.take_rebuilds():
+            if entry.stage not in SETTLED:
+                uid = entry.facts.uid
+                self.unplanned_pods.pod_deleted(uid)
+                self.pods.pod_deleted(uid)
+                self.pod_changed(self.store.claims.pods.get(uid, entry.facts), now_s)
 
     def take_actions(self) -> list[Action]:
         """Return and remove the actions to be carried out, in order."""
-        return self.store.take_actions()
+        return self.store.actions.take()
 
 
 def _sweep_action(pod: PodFacts) -> SweepPod:

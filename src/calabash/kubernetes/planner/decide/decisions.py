@@ -14,6 +14,8 @@ for PROTECTED_S seconds, and the pod for which it was chosen waits.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from calabash.binder.cluster.cluster import MoveBundle, StartBundle
 from calabash.binder.local.machine import Stop, Wait
 from calabash.kubernetes.objects.names import GPUS
@@ -30,10 +32,13 @@ from calabash.kubernetes.planner.state.facts import (
     Nominate,
     ReleasePod,
     Report,
+    SweepPod,
     UngatePod,
     WritePlan,
 )
-from calabash.kubernetes.planner.state.store import SETTLED, UNBOUND, PodEntry, PodStore, Stage, devices_of
+from calabash.kubernetes.planner.state.pod_entry import PodEntry, devices_of
+from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED, UNBOUND, PodEvent, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.model.errors import Reason
 from calabash.model.messages import Message, PodReference, Text, joined
 from calabash.sched import OTHER_MODEL, Explanation
@@ -41,6 +46,14 @@ from calabash.sched import OTHER_MODEL, Explanation
 PROTECTED_S = 60.0
 REFUSED_FIRST_S, REFUSED_MAX_S = 30.0, 600.0  # deferrals of a pod for which the API server refused a write
 REFUSED_HINT = "the pod is planned again when it changes: remove what the message names, for example large annotations"
+_STAGES_OF_WRITES: dict[type[Action], Collection[Stage]] = {  # in other stages, a refused write has no consequence
+    ReleasePod: (Stage.RELEASING, Stage.RELEASED),
+    WritePlan: (Stage.BOUND,),
+    UngatePod: (Stage.RIDING,),
+    Nominate: (),
+    Report: (),
+    SweepPod: (),
+}
 
 
 class Decisions:
@@ -62,7 +75,7 @@ class Decisions:
         scheduler = store.scheduler
         for replacement, start in self._relocations.place_replacements(now_s):
             self.apply_start(replacement, start)
-        newcomers, store.newcomers = store.newcomers, {}
+        newcomers = store.take_newcomers()
         due = scheduler.due(now_s)
         decided = scheduler.cycle(now_s) if due else scheduler.decide(newcomers, now_s) if newcomers else ()
         for decision in decided:
@@ -77,7 +90,7 @@ class Decisions:
                 self._apply_stop(entry, decision)
             elif isinstance(decision, Wait):
                 note = self._pods.requests.budgets.protected_victims_note(store, entry)
-                store.set_reason(
+                store.actions.set_reason(
                     entry,
                     decision.reason,
                     joined("", (_text_of(entry, decision.explanation), _unready(store), note)),
@@ -92,11 +105,10 @@ class Decisions:
         store = self._store
         plan = plan_of(entry, start, store.new_id())
         store.set_plan(entry, plan)
-        entry.stale_refused = False
         if self._waits_for_others(entry, plan):
-            store.add_action(Nominate(pod=entry.pod, node=plan.node))
+            store.actions.add(Nominate(pod=entry.pod, node=plan.node))
         else:
-            self.release(entry)
+            self.release(entry, PodEvent.ASSIGNED)
 
     def apply_replan(self, entry: PodEntry, start: StartBundle) -> bool:
         """Replace the plan of a released pod; the new plan is written together with the binding.
@@ -105,22 +117,14 @@ class Decisions:
         """
         plan = plan_of(entry, start, self._store.new_id())
         self._store.set_plan(entry, plan)
-        entry.stale_refused = False
         if self._waits_for_others(entry, plan):
             return False
-        entry.stage = Stage.RELEASED
-        return True
+        return self._store.advance(entry, PodEvent.REASSIGNED)
 
     def pod_deleted(self, uid: str) -> None:
         """Release the pods that were waiting only for the deleted pod to free its devices."""
-        for name in list(self._store.placed):
-            entry = self._store.entries[name]
-            entry.after -= {uid}
-            if entry.stage is not Stage.PLACED:
-                del self._store.placed[name]
-            elif not entry.after:
-                del self._store.placed[name]
-                self.release(entry)
+        for entry in self._store.take_unblocked(uid):
+            self.release(entry, PodEvent.DEVICES_FREED)
 
     def plan_written(self, uid: str, plan_id: str, *, ok: bool) -> None:
         """Record the result of writing a plan. A failed write is repeated unless the pod has another plan by now."""
@@ -128,14 +132,14 @@ class Decisions:
         if entry is None:
             return
         if ok:
-            entry.written = plan_id
+            self._store.set_written(entry, plan_id)
         if entry.plan is None or entry.plan.id != plan_id or entry.stage is not Stage.RELEASING:
             return
         if ok:
-            entry.stage = Stage.RELEASED
-            self._store.set_reason(entry, None, f"planned on {entry.plan.node}")
+            self._store.advance(entry, PodEvent.PLAN_WRITTEN)
+            self._store.actions.set_reason(entry, None, f"planned on {entry.plan.node}")
         else:
-            self._store.add_action(
+            self._store.actions.add(
                 ReleasePod(pod=entry.pod, plan=entry.plan, nodes=self._candidate_nodes(entry, entry.plan))
             )
 
@@ -148,12 +152,11 @@ class Decisions:
         entry = store.entries.get(action.pod.uid)
         if isinstance(action, EvictPod):
             self.eviction_refused(action.pod.uid, message, now_s)
-        elif entry is None or not still_wanted(entry, action):
+        elif entry is None or not still_wanted(entry, action) or entry.stage not in _STAGES_OF_WRITES[type(action)]:
             return
-        elif isinstance(action, ReleasePod | WritePlan):
-            self.withdraw_refused(entry, "its plan", message, now_s)
-        elif isinstance(action, UngatePod):
-            self.withdraw_refused(entry, "the pod without its gate", message, now_s)
+        else:
+            what = "the pod without its gate" if isinstance(action, UngatePod) else "its plan"
+            self.withdraw_refused(entry, what, message, now_s)
 
     def binding_refused(self, uid: str, plan_id: str, message: str, now_s: float) -> None:
         """Withdraw the plan of a pod whose binding the API server refused; the pod is planned again later."""
@@ -173,7 +176,7 @@ class Decisions:
             entry.facts.uid, now_s, first_s=REFUSED_FIRST_S, max_s=REFUSED_MAX_S, early=EarlyEnd.CHANGED
         )
         text = f"the API server refuses {what}: {message}; hint: {REFUSED_HINT}"
-        store.withdraw_plan(entry, Reason.WRITE_REFUSED, text)
+        store.withdraw_plan(entry, PodEvent.WRITE_REFUSED, Reason.WRITE_REFUSED, text)
 
     def eviction_refused(self, uid: str, message: str, now_s: float) -> None:
         """Cancel an eviction that a disruption budget refused.
@@ -185,28 +188,21 @@ class Decisions:
         victim = store.entries.get(uid)
         if victim is None or victim.stage is not Stage.EVICTED:
             return
-        for name in list(store.placed):
-            entry = store.entries[name]
-            if entry.stage is Stage.PLACED and uid in entry.after:
-                store.scheduler.unbind(entry.id)
-                store.set_waiting(entry)
-                store.set_reason(entry, Reason.NO_CAPACITY, _kept_text(victim.pod, entry.pod.namespace, message))
+        for entry in store.waiting_for(uid):
+            self._pods.wait_again(entry)
+            store.actions.set_reason(entry, Reason.NO_CAPACITY, _kept_text(victim.pod, entry.pod.namespace, message))
         self._relocations.eviction_refused(uid)
-        victim.stage = Stage.BOUND
-        victim.protected_until_s = now_s + PROTECTED_S
+        store.advance(victim, PodEvent.EVICTION_REFUSED)
+        store.protect(victim, now_s + PROTECTED_S)
         self._protected.add(uid)
         self._pods.adopt(victim, victim.plan, now_s)
 
-    def release(self, entry: PodEntry) -> None:
-        """Set the stage RELEASING and add the action that writes the plan and removes the pod's gate."""
+    def release(self, entry: PodEntry, event: PodEvent) -> None:
+        """Report an event that leads to RELEASING: the plan is written and the pod's gate is removed."""
         assert entry.plan is not None
-        entry.stage = Stage.RELEASING
-        entry.releases += (entry.plan.id,)
-        self._store.add_action(
-            ReleasePod(pod=entry.pod, plan=entry.plan, nodes=self._candidate_nodes(entry, entry.plan))
-        )
+        self._store.release(entry, event, self._candidate_nodes(entry, entry.plan))
         if entry.reason is not Reason.WRITE_REFUSED:  # else it is reported when the plan is written
-            self._store.set_reason(entry, None, f"planned on {entry.plan.node}")
+            self._store.actions.set_reason(entry, None, f"planned on {entry.plan.node}")
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -215,27 +211,26 @@ class Decisions:
         return () if entry.facts.uses_our_scheduler else alternatives(self._store, entry, plan.node)
 
     def _waits_for_others(self, entry: PodEntry, plan: PodPlan) -> bool:
-        """Return True, and set the stage PLACED, if evicted pods still hold some of the planned devices."""
+        """Return True, and report ASSIGNED_BUSY, if evicted pods still hold some of the planned devices."""
         store = self._store
         devices = devices_of(plan)
         leaving = [store.entries[uid] for uid in store.on_node.get(plan.node, ())]
-        entry.after = frozenset(
+        after = frozenset(
             other.facts.uid
             for other in leaving
             if other.stage is Stage.EVICTED
             and other.plan is not None
             and not devices.isdisjoint(devices_of(other.plan))
         )
-        if not entry.after:
+        if not after:
             return False
-        entry.stage = Stage.PLACED
-        store.placed[entry.facts.uid] = None
-        pods = pod_references(store.entries[a].pod for a in entry.after)
-        moved = any(uid in self._relocations for uid in entry.after)
+        store.wait_for_devices(entry, after)
+        pods = pod_references(store.entries[a].pod for a in after)
+        moved = any(uid in self._relocations for uid in after)
         what = Message("{pods}, moved to make room for it,", pods=pods) if moved else pods
         reason = Reason.WAITS_FOR_MOVE if moved else Reason.NO_CAPACITY
         message = Message("planned on {node}, and waits for {pods} to end there", node=plan.node, pods=what)
-        store.set_reason(entry, reason, message)
+        store.actions.set_reason(entry, reason, message)
         return True
 
     def _apply_move(self, entry: PodEntry, move: MoveBundle, now_s: float) -> None:
@@ -259,10 +254,10 @@ class Decisions:
         All must be evicted, because the devices of a claim are free only when no pod uses it. ``owed``: the devices are
         borrowed and reclaimed, so a disruption budget that refuses is overruled.
         """
-        entry.stage = Stage.EVICTED
         grace_s = self._pods.requests.eviction_grace_s(entry)
-        text = self._store.text_for(entry.pod, message)
-        self._store.add_action(EvictPod(pod=entry.pod, reason=reason, message=text, grace_max_s=grace_s, owed=owed))
+        text = self._store.actions.text_for(entry.pod, message)
+        action = EvictPod(pod=entry.pod, reason=reason, message=text, grace_max_s=grace_s, owed=owed)
+        self._store.evict(entry, action)
         _evict_sharers(self._store, entry, reason, message, grace_s=grace_s, owed=owed)
 
     def _pod(self, uid: str) -> PodReference:
@@ -281,9 +276,9 @@ class Decisions:
                 )
                 self._evict(entry, stop.reason, message, owed=stop.owed)
         else:
-            store.set_waiting(entry)
-            store.newcomers.pop(entry.id, None)  # the current decision has included it already
-            store.set_reason(entry, stop.reason, Message("its planned devices went to {by} before it started", by=by))
+            store.set_waiting(entry, is_decided=True)
+            message = Message("its planned devices went to {by} before it started", by=by)
+            store.actions.set_reason(entry, stop.reason, message)
 
     def _release_broken_gangs(self) -> None:
         """Withdraw all plans of gangs that lost a member's plan and are now short of planned members.
@@ -291,7 +286,7 @@ class Decisions:
         Without this the other members would hold devices although the gang cannot start.
         """
         store = self._store
-        for gang in list(store.broken_gangs):
+        for gang in store.take_broken_gangs():
             members = [store.entries[uid] for uid in sorted(store.permits.members(gang))]
             placed = [e for e in members if e.stage in UNBOUND]
             riders = sum(e.facts.rides for e in members)
@@ -301,14 +296,13 @@ class Decisions:
             for entry in placed:
                 if not store.claims.has_allocated(entry.facts.uid):
                     store.refuse_held_binding(entry, f"gang {gang[1]} lost planned devices")
-                    store.scheduler.unbind(entry.id)
-                    store.set_waiting(entry)
+                    self._pods.wait_again(entry)
                 elif entry.facts.is_recreated:  # its allocated devices are given to no other pod
                     store.scheduler.finished(entry.id)
                     self._evict(
                         entry, Reason.GANG_INCOMPLETE, f"gang {gang[1]} lost planned devices, and others need the rest"
                     )
-        store.broken_gangs.clear()
+        store.take_broken_gangs()  # the plans withdrawn above
 
     def _unprotect(self, now_s: float) -> None:
         """Make pods evictable again whose protection after a refused eviction has ended."""
@@ -331,10 +325,9 @@ def _evict_sharers(
     for uid in store.claims.sharers(entry.facts.uid):
         other = store.entries.get(uid)
         if other is not None and other.stage is not Stage.EVICTED and (other.facts.node or other.facts.rides):
-            other.stage = Stage.EVICTED
             both = Message("{eviction}; it uses claims of {pod}", eviction=message, pod=pod_reference(entry.pod))
-            text = store.text_for(other.pod, both)
-            store.add_action(EvictPod(pod=other.pod, reason=reason, message=text, grace_max_s=grace_s, owed=owed))
+            text = store.actions.text_for(other.pod, both)
+            store.evict(other, EvictPod(pod=other.pod, reason=reason, message=text, grace_max_s=grace_s, owed=owed))
 
 
 def _unready(store: PodStore) -> str:

@@ -23,9 +23,12 @@ from calabash.binder.cluster.upkeep import rebind
 from calabash.kubernetes.objects.names import GPUS
 from calabash.kubernetes.objects.plan import PodPlan
 from calabash.kubernetes.planner.decide.decisions import Decisions
+from calabash.kubernetes.planner.decide.pods import Pods
 from calabash.kubernetes.planner.state.claims import is_allocated
 from calabash.kubernetes.planner.state.gang_permits import GangName
-from calabash.kubernetes.planner.state.store import UNBOUND, PodEntry, PodStore, Stage
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.pod_lifecycle import UNBOUND, PodEvent, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 
 UNKNOWN = "the planner does not know this pod yet"
 
@@ -77,8 +80,9 @@ class BindAnswer:
 class ExtenderAnswers:
     """Answers to kube-scheduler; see the module's description."""
 
-    def __init__(self, store: PodStore, decisions: Decisions) -> None:
+    def __init__(self, store: PodStore, pods: Pods, decisions: Decisions) -> None:
         self._store = store
+        self._pods = pods
         self._decisions = decisions
         self._released: set[str] = set()
 
@@ -94,22 +98,17 @@ class ExtenderAnswers:
             return None
         if entry.plan.node in self._store.unready:
             return None
-        entry.asked = True
+        self._store.set_asked(entry)
         return entry.plan.node
 
     def filter(self, uid: str, offered: Sequence[str], nominated: str, now_s: float) -> FilterAnswer:
         """Return on which of the offered nodes the pod may run.
 
         Between this answer and the request to bind, kube-scheduler may allocate the pod's claims on the node. The node
-        is therefore recorded in ``store.allocating`` until the next question about the pod.
+        is therefore recorded (``set_answer``) until the next question about the pod.
         """
         answer = self._filtered(uid, offered, nominated, now_s)
-        self._store.allocating.pop(uid, None)
-        if answer.node is not None:
-            entry = self._store.entries[uid]
-            entry.asked = True
-            if entry.facts.by_claims:
-                self._store.allocating[uid] = answer.node
+        self._store.set_answer(uid, answer.node)
         return answer
 
     def preempt(self, uid: str, offered: Collection[str]) -> list[str]:
@@ -124,7 +123,7 @@ class ExtenderAnswers:
 
         After the verdict HOLD, the caller asks again once ``released_holds`` returns the pod.
         """
-        self._store.allocating.pop(uid, None)
+        self._store.set_answer(uid, None)
         entry = self._store.entries.get(uid)
         if entry is None:
             return BindAnswer(verdict=BindVerdict.REFUSE, text=UNKNOWN)
@@ -150,7 +149,7 @@ class ExtenderAnswers:
                 self._store.permits.cancel_hold(uid, entry.gang)
             return BindAnswer(verdict=BindVerdict.REFUSE, text=_no_device_ids(node))
         if not riding:
-            entry.stage = Stage.BINDING
+            self._store.advance(entry, PodEvent.BINDING_APPROVED)
         if entry.gang is not None:
             self._store.permits.set_bound(uid, entry.gang)
         plan = None if riding else entry.plan
@@ -181,19 +180,21 @@ class ExtenderAnswers:
         if entry is None or entry.stage is not Stage.BINDING:
             return
         if ok:
-            entry.written = plan_id
-            entry.stage = Stage.BOUND
+            self._store.set_written(entry, plan_id)
+            self._store.advance(entry, PodEvent.BINDING_WRITTEN)
         else:
-            entry.stage = Stage.RELEASED
+            self._store.advance(entry, PodEvent.BINDING_REFUSED)
             if entry.gang is not None:
                 self._store.permits.set_unbound(uid, entry.gang)
+            if not (self._store.scheduler.holds(entry.id) or is_allocated(entry.plan)):
+                self._pods.wait_again(entry)  # the planned node was deleted meanwhile
 
     def take_expired(self, now_s: float) -> list[tuple[str, str]]:
         """Return and forget the held bindings that are to be refused now, each as the pod's UID and the explanation.
 
         A held binding is refused if its gang was not complete within the time limit, or if its gang lost a plan.
         """
-        refused, self._store.refusals = self._store.refusals, []
+        refused = self._store.take_refusals()
         over: dict[GangName, list[str]] = {}
         for uid in self._store.permits.take_expired(now_s):
             self._released.discard(uid)
@@ -223,7 +224,7 @@ class ExtenderAnswers:
             why = "the pod is being bound to" if entry.stage not in UNBOUND else "its claims are allocated on"
             return FilterAnswer(node=None, text=f"{why} {planned}")
         if len(offered) == 1 and offered[0] == nominated and not entry.stale_refused:
-            entry.stale_refused = True
+            self._store.set_stale_refused(entry)
             return FilterAnswer(node=None, text=f"the pod is planned on {planned}")
         return self._replan(entry, offered, now_s)
 

@@ -16,7 +16,9 @@ from calabash.kubernetes.planner.decide.pods import Pods, displace, pods_on_node
 from calabash.kubernetes.planner.decide.relocations import Relocations
 from calabash.kubernetes.planner.state.affinity import HOSTNAME
 from calabash.kubernetes.planner.state.facts import GpuNodeFacts, NodeFacts
-from calabash.kubernetes.planner.state.store import SETTLED, UNBOUND, PodEntry, PodStore, Stage, devices_of
+from calabash.kubernetes.planner.state.pod_entry import PodEntry, devices_of
+from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED, UNBOUND, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.kubernetes.pod_request import ContainerKind
 from calabash.model.device import Health, NodeName
 
@@ -85,16 +87,13 @@ class Nodes:
         """
         node, devices = self._nodes.get(name), self._devices.get(name)
         if node is not None:
-            self._store.hostnames[name] = node.labels.get(HOSTNAME, name)
+            self._store.set_hostname(name, node.labels.get(HOSTNAME, name))
         if node is None or devices is None or not devices.devices:
-            self._store.unready.discard(name)
+            self._store.set_ready(name, True)
             return None
         allocation_api = allocation_api_named(node.allocation_api, devices.allocation_api)
         offers = (node.offers_device_ids and not self._all_in_use(node)) or allocation_api is AllocationApi.CLAIMS
-        if offers:
-            self._store.unready.discard(name)
-        else:  # the kubelet would fail a pod that was bound to the node now
-            self._store.unready.add(name)
+        self._store.set_ready(name, offers)  # otherwise the kubelet would fail a pod that was bound to the node now
         found = tuple(replace(one, allocation_api=allocation_api) for one in devices.devices)
         return ClusterNode(
             name=NodeName(name),
@@ -165,7 +164,7 @@ class Nodes:
             store.scheduler.put_node(empty)
             for entry in uncounted:  # bound pods hold their devices again
                 if self._pods.adopt(entry, entry.plan or entry.facts.plan, now_s):
-                    store.unplanned.pop(entry.facts.uid, None)
+                    store.unplanned.remove(entry.facts.uid)
         self._drop_plans_on_taken_devices(name)  # else the scheduler has no room to count their new holders in
         now = self._cluster_node(name)
         if now is not None:
@@ -176,7 +175,7 @@ class Nodes:
     def _displaced(self, name: str) -> set[str]:
         """Return the UIDs of unplanned pods that have no slice on this node; their old plans are not adopted."""
         late = self._store.unplanned
-        return late.keys() - {part.pod_uid for part in self._devices[name].slices} if late else set()
+        return late.uids() - {part.pod_uid for part in self._devices[name].slices} if late else set()
 
     def _drop_plans_on_unhealthy_devices(self, node: ClusterNode) -> None:
         """Withdraw plans of unbound pods on devices that are unhealthy or cordoned in the GpuNode.
@@ -214,7 +213,7 @@ class Nodes:
     def _remove(self, name: str) -> None:
         """Remove a node from the scheduler; its pods lose their devices."""
         store = self._store
-        store.unready.discard(name)
+        store.set_ready(name, True)
         if not store.started or NodeName(name) not in store.scheduler.nodes:
             return
         self._relocations.cancel_reservations(name)

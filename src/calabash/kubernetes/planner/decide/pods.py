@@ -14,9 +14,11 @@ from collections.abc import Iterable
 from calabash.kubernetes.objects.plan import PodPlan
 from calabash.kubernetes.planner.state.claims import is_allocated
 from calabash.kubernetes.planner.state.facts import Nominate, PodFacts
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED, PodEvent, Stage
 from calabash.kubernetes.planner.state.queues import KubeQueues
 from calabash.kubernetes.planner.state.requests import SYSTEM_NAMESPACES, PodRequests
-from calabash.kubernetes.planner.state.store import SETTLED, PodEntry, PodStore, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import Placement
 
@@ -43,7 +45,6 @@ class Pods:
             if facts.leaving and not facts.node:
                 return
             entry = store.add(facts)
-            store.update_facts(entry, facts)
             if store.started:
                 self.add_entry(entry, now_s)
             return
@@ -58,7 +59,6 @@ class Pods:
         entry = store.entries.get(uid)
         if entry is None:
             return
-        store.scheduler.finished(entry.id)
         self.requests.pod_deleted(entry)
         store.remove(entry)
 
@@ -66,8 +66,8 @@ class Pods:
         """Set the stage of a new pod: a bound pod gets the devices of its plan; any other pod is submitted."""
         facts = entry.facts
         if facts.node:
-            entry.stage = Stage.BOUND
-            self.requests.set_bundle(entry)
+            self._store.advance(entry, PodEvent.SEEN_BOUND)
+            self._set_bundle(entry)
             self.adopt(entry, facts.plan, now_s)
             if entry.gang is not None:
                 self._store.permits.set_bound(facts.uid, entry.gang)
@@ -101,21 +101,24 @@ class Pods:
         """
         store, facts = self._store, entry.facts
         if facts.leaving:
-            store.set_aside(entry, Reason.CONFLICT, "the pod is being deleted")
+            store.set_aside(entry, PodEvent.TERMINATING)
             return
         if facts.held_by_other_gate:
-            store.set_aside(entry, Reason.CONFLICT, "another scheduling gate holds the pod")
+            self._set_aside(entry, Reason.CONFLICT, "another scheduling gate holds the pod")
             return
-        if store.deferrals.is_deferred(facts.uid):
+        if entry.stage is Stage.ASIDE and store.deferrals.is_deferred(facts.uid):
             return
-        if not self.requests.set_bundle(entry):
+        if not self._set_bundle(entry):
             if facts.rides and not facts.waits_for and entry.stage is not Stage.RIDING:
                 store.set_riding(entry)
             return
+        if entry.id in store.scheduler.known:
+            store.free(entry)
         try:
             store.scheduler.submit(self.requests.bundle_request(entry))
         except CalabashError as error:
-            store.set_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
+            text = f"{error.message}; {error.hint}" if error.hint else error.message
+            self._set_aside(entry, error.reason, text)
             return
         store.set_waiting(entry)
 
@@ -138,7 +141,7 @@ class Pods:
         except CalabashError:
             return False
         store.set_plan(entry, plan)
-        entry.written = plan.id
+        store.set_written(entry, plan.id)
         self.requests.mark_movable(entry)
         return True
 
@@ -151,34 +154,40 @@ class Pods:
         if entry.stage in SETTLED:
             store.scheduler.finished(entry.id)
         elif store.scheduler.holds(entry.id):
+            self.wait_again(entry)
+
+    def wait_again(self, entry: PodEntry) -> None:
+        """Withdraw the plan of a pod that is not bound. It waits in its queue again, with its old submission time."""
+        store = self._store
+        if store.scheduler.holds(entry.id):
             store.scheduler.unbind(entry.id)
             store.set_waiting(entry)
+        else:  # its devices are not counted, because they were allocated by Kubernetes and were not free
+            self.submit(entry)
 
     def retry_set_aside(self) -> None:
         """Submit all pods again that were set aside, because a queue, node or group they may need has changed."""
-        for uid in list(self._store.aside):
-            entry = self._store.entries[uid]
-            if entry.facts.node == "":
-                self.submit(entry)
-            else:
-                self._retry_bound(entry)
-
-    def _retry_bound(self, entry: PodEntry) -> None:
-        """Move a bound pod that was set aside to the queue of unplanned pods, if its request is valid now."""
-        store, uid = self._store, entry.facts.uid
-        if entry.facts.leaving or entry.stage not in (Stage.ASIDE, Stage.BOUND):
-            store.aside.pop(uid, None)
-        elif self.requests.set_bundle(entry):
-            store.aside.pop(uid, None)
-            entry.stage = Stage.BOUND
-            if not store.scheduler.holds(entry.id):
-                store.unplanned[uid] = None
-                store.unplanned_added = True
+        for entry in self._store.aside():
+            self._retry(entry)
 
     def retry_deferred(self, now_s: float) -> None:
-        """Submit the pods whose deferral is over."""
-        for uid in self._store.deferrals.take_due(now_s):
-            self.submit(self._store.entries[uid])
+        """Submit the pods whose deferral is over, unless they got devices by allocated claims meanwhile."""
+        for entry in [self._store.entries[uid] for uid in self._store.deferrals.take_due(now_s)]:
+            if entry.stage is Stage.ASIDE:
+                self._retry(entry)
+
+    def _retry(self, entry: PodEntry) -> None:
+        """Submit an unbound pod again. A bound pod whose request is valid now is added to the unplanned pods."""
+        store = self._store
+        if not entry.facts.node and entry.stage not in SETTLED:
+            self.submit(entry)
+        elif entry.facts.leaving or entry.stage not in (Stage.ASIDE, Stage.BOUND):
+            store.unlist_aside(entry)
+        elif self._set_bundle(entry):
+            store.unlist_aside(entry)
+            store.advance(entry, PodEvent.SEEN_BOUND)
+            if not store.scheduler.holds(entry.id):
+                store.unplanned.put(entry.facts.uid)
 
     def retry_backed_off(self, now_s: float) -> None:
         """Submit waiting pods again whose controller's excluded nodes may be tried again (``node_backoff``)."""
@@ -190,6 +199,19 @@ class Pods:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
+    def _set_bundle(self, entry: PodEntry) -> bool:
+        """Set the pod's bundle and return True if it has one; a pod with an invalid request becomes ASIDE."""
+        if self.requests.set_bundle(entry):
+            return True
+        if entry.facts.waits_for or not entry.facts.rides:
+            self._store.set_aside(entry, PodEvent.UNPLANNABLE)
+        return False
+
+    def _set_aside(self, entry: PodEntry, reason: Reason, message: str) -> None:
+        """Set a pod aside that cannot be planned, and explain why."""
+        self._store.set_aside(entry, PodEvent.UNPLANNABLE)
+        self._store.list_aside(entry, reason, message)
+
     def _changed(self, entry: PodEntry, before: PodFacts, now_s: float) -> None:
         store, facts = self._store, entry.facts
         if facts.node:
@@ -198,26 +220,21 @@ class Pods:
         elif facts.leaving:
             if entry.stage in SETTLED:
                 return  # its binding may have come first
-            store.scheduler.finished(entry.id)
-            store.newcomers.pop(entry.id, None)
-            store.set_plan(entry, None)
-            store.set_aside(entry, Reason.CONFLICT, "the pod is being deleted")
+            store.cancel(entry)
+            store.set_aside(entry, PodEvent.TERMINATING)
         elif entry.stage is Stage.ASIDE:
             store.deferrals.pod_changed(facts.uid)
             self.submit(entry)
         elif entry.stage in (Stage.WAITING, Stage.RIDING):
             if _asks(before) != _asks(facts):
-                store.scheduler.finished(entry.id)
-                store.newcomers.pop(entry.id, None)
-                self.submit(entry)
+                _submit_again(store, self, entry)
         elif entry.plan is not None:
             if facts.plan is not None and facts.plan.id == entry.plan.id and not facts.gated:
-                entry.written = facts.plan.id
-                entry.plan = facts.plan if facts.plan == entry.plan else entry.plan  # keep one of the two equal objects
+                store.set_written(entry, facts.plan.id)
                 if entry.stage is Stage.RELEASING:
-                    entry.stage = Stage.RELEASED
+                    store.advance(entry, PodEvent.PLAN_WRITTEN)
             if facts.refused and not facts.nominated and before.nominated and entry.stage is Stage.RELEASED:
-                store.add_action(
+                store.actions.add(
                     Nominate(pod=entry.pod, node=entry.plan.node)
                 )  # a failed attempt removed the nomination
 
@@ -227,13 +244,11 @@ class Pods:
         mine = entry.plan
         agreed = mine is not None and mine.node == facts.node and (facts.plan is None or facts.plan.id == mine.id)
         if not agreed:
-            store.scheduler.finished(entry.id)
-            store.newcomers.pop(entry.id, None)
-            store.aside.pop(facts.uid, None)
+            store.cancel(entry)
             store.set_plan(entry, None)
             self.requests.set_bundle(entry)
             self.adopt(entry, facts.plan, now_s)
-        entry.stage = Stage.BOUND
+        store.advance(entry, PodEvent.SEEN_BOUND)
         store.deferrals.reset(facts.uid)
         if entry.gang is not None:
             store.permits.set_bound(facts.uid, entry.gang)
@@ -252,9 +267,9 @@ class Pods:
                 if entry.bundle is not None:
                     self.submit(entry)
             elif complete or is_allocated(entry.plan):  # allocated devices stay with the pod
-                entry.stage = Stage.RELEASED
+                store.advance(entry, PodEvent.PLAN_FOUND)
                 if entry.facts.nominated != entry.plan.node:
-                    store.add_action(Nominate(pod=entry.pod, node=entry.plan.node))
+                    store.actions.add(Nominate(pod=entry.pod, node=entry.plan.node))
             else:
                 store.scheduler.unbind(entry.id)
                 store.set_waiting(entry)
@@ -280,8 +295,7 @@ def displace(store: PodStore, entry: PodEntry) -> None:
         return
     store.scheduler.finished(entry.id)
     store.set_plan(entry, None)
-    store.unplanned[uid] = None
-    store.unplanned_added = True
+    store.unplanned.put(uid)
 
 
 def resubmit_waiting(store: PodStore, pods: Pods) -> None:
@@ -295,8 +309,7 @@ def resubmit_resized_gangs(store: PodStore, pods: Pods) -> None:
 
     Riding members request no devices, so the scheduler does not wait for them.
     """
-    resized, pods.requests.resized_gangs = pods.requests.resized_gangs, set()
-    for gang in resized:
+    for gang in pods.requests.take_resized_gangs():
         for uid in sorted(store.permits.members(gang)):
             if store.entries[uid].stage is Stage.WAITING:
                 _submit_again(store, pods, store.entries[uid])
@@ -304,6 +317,5 @@ def resubmit_resized_gangs(store: PodStore, pods: Pods) -> None:
 
 def _submit_again(store: PodStore, pods: Pods, entry: PodEntry) -> None:
     """Submit a waiting pod again, because its request or the known kinds of devices have changed."""
-    store.scheduler.finished(entry.id)
-    store.newcomers.pop(entry.id, None)
+    store.cancel(entry)
     pods.submit(entry)

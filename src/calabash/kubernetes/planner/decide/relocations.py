@@ -21,8 +21,12 @@ from calabash.binder.cluster.device_kinds import PlacementConstraints
 from calabash.binder.cluster.moves import MoveReservation, reserve_place, start_reserved
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.state.facts import PodFacts
+from calabash.kubernetes.planner.state.move_lifecycle import MOVE_LIFECYCLE, REPLACEABLE, MoveEvent, MoveStage
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.planner.state.requests import PodRequests
-from calabash.kubernetes.planner.state.store import PodEntry, PodStore, Stage
+from calabash.kubernetes.planner.state.store import PodStore
+from calabash.model.state_machine import UnlistedTransitionError
 
 REPLACEMENT_TIMEOUT_S = 60.0
 TERMINATION_TIMEOUT_S = 600.0
@@ -30,7 +34,7 @@ TERMINATION_TIMEOUT_S = 600.0
 
 @dataclass(slots=True)
 class Relocation:
-    """A move in progress. It ends when the moved pod is deleted and its reservation is used or cancelled.
+    """A move in progress, with the life cycle ``state.move_lifecycle``.
 
     Args:
         pod: the moved pod.
@@ -38,9 +42,7 @@ class Relocation:
         bundle: request that a replacement pod must have.
         constraints: placement constraints that a replacement pod must have.
         kept: the reservation; None if it was used or cancelled.
-        ends_s: time at which the reservation is cancelled.
-        leaving: the moved pod is terminating or deleted.
-        gone: the moved pod is deleted.
+        ends_s: time at which the move ends.
     """
 
     pod: PodName
@@ -49,8 +51,7 @@ class Relocation:
     constraints: PlacementConstraints
     kept: MoveReservation | None
     ends_s: float
-    leaving: bool = False
-    gone: bool = False
+    stage: MoveStage = MOVE_LIFECYCLE.initial
 
 
 class Relocations:
@@ -98,30 +99,30 @@ class Relocations:
 
     def eviction_refused(self, uid: str) -> None:
         """Cancel the move of a pod whose eviction was refused."""
-        move = self._moves.pop(uid, None)
+        move = self._moves.get(uid)
         if move is not None:
-            self._cancel_reservation(move)
+            self._advance(move, MoveEvent.EVICTION_REFUSED)
 
     def pod_changed(self, entry: PodEntry) -> None:
         """Record that a moved pod has begun to terminate, and update whether a bound pod may be moved."""
         facts = entry.facts
         move = self._moves.get(facts.uid)
-        if move is not None and facts.leaving and not move.leaving:
-            move.leaving = self._has_new_leaving = True
+        if move is not None and facts.leaving and move.stage is MoveStage.REQUESTED:
+            self._advance(move, MoveEvent.POD_TERMINATES)
         self._requests.mark_movable(entry)
 
     def pod_deleted(self, uid: str) -> None:
         """Record that a moved pod is deleted."""
         move = self._moves.get(uid)
         if move is not None:
-            move.leaving = move.gone = self._has_new_leaving = True
+            self._advance(move, MoveEvent.POD_DELETED)
 
     def cancel_reservations(self, node: str, devices: Collection[str] | None = None) -> None:
         """Cancel reservations on a node, or only on the given devices of it."""
-        for move in self._moves.values():
+        for move in list(self._moves.values()):
             kept = move.kept
             if kept is not None and kept.node == node and (devices is None or not kept.devices.isdisjoint(devices)):
-                self._cancel_reservation(move)
+                self._advance(move, MoveEvent.CANCELLED)
 
     # ---- relocations ----------------------------------------------------------------------------------------------------
 
@@ -131,15 +132,11 @@ class Relocations:
         Also ends moves whose time limit is over, and passes the number of further permitted moves to the scheduler.
         """
         started = list(self._started_replacements(now_s)) if self._moves else []
-        for uid, move in list(self._moves.items()):
-            if move.gone and move.kept is not None:
-                move.ends_s = min(
-                    move.ends_s, now_s + REPLACEMENT_TIMEOUT_S
-                )  # from the first call after the pod was gone
+        for move in list(self._moves.values()):
+            if move.stage is MoveStage.DELETED:  # the time begins at the first call after the pod was deleted
+                move.ends_s = min(move.ends_s, now_s + REPLACEMENT_TIMEOUT_S)
             if move.ends_s <= now_s:
-                self._cancel_reservation(move)
-            if move.kept is None and (move.gone or move.ends_s <= now_s):
-                del self._moves[uid]
+                self._advance(move, MoveEvent.TIMED_OUT)
         self._store.scheduler.scheduler.state.moves_left = max(0, self._at_once - len(self._moves))
         return started
 
@@ -149,9 +146,9 @@ class Relocations:
         Searches all pods after a moved pod has begun to terminate, otherwise only newly submitted pods.
         """
         store = self._store
-        waiting = list(store.entries if self._has_new_leaving else store.newcomers)
+        waiting = list[str](store.entries if self._has_new_leaving else store.newcomers)
         self._has_new_leaving = False
-        open_ = [move for move in self._moves.values() if move.kept is not None and move.leaving]
+        open_ = [move for move in self._moves.values() if move.stage in REPLACEABLE]
         for uid in waiting if open_ else ():
             entry = store.entries.get(uid)
             if entry is None or entry.stage is not Stage.WAITING:
@@ -160,10 +157,11 @@ class Relocations:
             if move is None or move.kept is None:
                 continue
             start = start_reserved(store.scheduler, move.kept, self._requests.bundle_request(entry, now_s), now_s)
-            move.kept = None
+            move.kept = None  # the replacement pod has it
+            self._advance(move, MoveEvent.REPLACED)
             open_.remove(move)
             if start is not None:
-                store.newcomers.pop(entry.id, None)
+                store.remove_newcomer(entry)
                 yield entry, start
 
     def _is_replacement(self, facts: PodFacts, entry: PodEntry, move: Relocation) -> bool:
@@ -171,7 +169,15 @@ class Relocations:
             return False
         return self._requests.bundle_request(entry).constraints == move.constraints
 
-    def _cancel_reservation(self, move: Relocation) -> None:
-        if move.kept is not None:
+    def _advance(self, move: Relocation, event: MoveEvent) -> None:
+        """Change the stage of a move as the table says, and cancel a reservation that the new stage does not have."""
+        try:
+            MOVE_LIFECYCLE.advance(move, event, name=move.pod.uid)
+        except UnlistedTransitionError as error:
+            self._store.on_unlisted(error)  # the move ends at its time limit
+        self._has_new_leaving |= move.stage in REPLACEABLE
+        if move.kept is not None and move.stage in (MoveStage.UNRESERVED, MoveStage.ENDED):
             self._store.scheduler.finished(move.kept.id)
             move.kept = None
+        if move.stage is MoveStage.ENDED:
+            del self._moves[move.pod.uid]

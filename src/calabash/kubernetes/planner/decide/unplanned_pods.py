@@ -25,10 +25,12 @@ from enum import StrEnum
 from calabash.binder.cluster.cluster import StartBundle
 from calabash.binder.cluster.upkeep import free_text, start_on
 from calabash.kubernetes.planner.decide.decisions import plan_of
+from calabash.kubernetes.planner.decide.pods import Pods
 from calabash.kubernetes.planner.state.affinity import NODES_MAX
 from calabash.kubernetes.planner.state.facts import EvictPod, Nominate, PodFacts, WritePlan
-from calabash.kubernetes.planner.state.requests import PodRequests
-from calabash.kubernetes.planner.state.store import UNBOUND, PodEntry, PodStore, Stage
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.pod_lifecycle import UNBOUND, PodEvent, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest
 
@@ -61,12 +63,13 @@ class UnplannedPods:
 
     Args:
         store: pods and the actions for them.
-        requests: converts pods to requests; has the eviction intervals of their controllers.
+        pods: submits pods to their queues; has the eviction intervals of their controllers.
     """
 
-    def __init__(self, store: PodStore, requests: PodRequests) -> None:
+    def __init__(self, store: PodStore, pods: Pods) -> None:
         self._store = store
-        self._requests = requests
+        self._pods = pods
+        self._requests = pods.requests
         self._version = -1  # of the scheduler's state at the last retry
         self._writing: dict[str, str] = {}  # ID of the plan that is being written, by pod
         self._refused_at_s: dict[str, float] = {}
@@ -81,16 +84,15 @@ class UnplannedPods:
         else:
             self._refused_at_s.pop(uid, None)
         if facts.leaving or entry.bundle is None or facts.gated:
-            self._store.unplanned.pop(uid, None)
+            self._store.unplanned.remove(uid)
         elif facts.node:
             self._bound_pod_changed(entry)
         elif facts.candidate_nodes and entry.stage in UNBOUND and entry.node not in facts.candidate_nodes:
-            self._store.scheduler.unbind(entry.id)
-            self._store.set_waiting(entry)
+            self._pods.wait_again(entry)
 
     def pod_deleted(self, uid: str) -> None:
         """Delete all state kept for the pod."""
-        self._store.unplanned.pop(uid, None)
+        self._store.unplanned.remove(uid)
         self._writing.pop(uid, None)
         self._refused_at_s.pop(uid, None)
         self._displaced_at_s.pop(uid, None)
@@ -105,18 +107,17 @@ class UnplannedPods:
         self._evict_displaced_pods(now_s)
         store = self._store
         version = store.scheduler.scheduler.state.version
-        if not store.unplanned or (version == self._version and not store.unplanned_added):
+        if not store.unplanned or (version == self._version and not store.unplanned.has_new):
             return
-        store.unplanned_added = False
-        for uid in list(store.unplanned)[:RETRIES_PER_CYCLE]:
+        for uid in store.unplanned.take_round(RETRIES_PER_CYCLE):
             entry = store.entries.get(uid)
-            del store.unplanned[uid]
-            if entry is None or entry.bundle is None:
+            if entry is None or entry.bundle is None or (not entry.facts.node and entry.stage in UNBOUND):
+                store.unplanned.remove(uid)
+            elif entry.stage is Stage.EVICTED:
                 continue
-            store.unplanned[uid] = None  # behind the others
-            if entry.facts.node:
+            elif entry.facts.node:
                 self._plan_on_bound_node(entry, now_s)
-            else:
+            elif entry.stage is Stage.ASIDE:  # not while its binding is written and not seen
                 self._plan_on_candidate_nodes(entry, now_s)
         self._version = store.scheduler.scheduler.state.version
 
@@ -132,8 +133,7 @@ class UnplannedPods:
             if not planned:
                 self._write_plan(entry)
         elif not planned:
-            store.unplanned[facts.uid] = None
-            store.unplanned_added = True
+            store.unplanned.put(facts.uid)
 
     def _plan_on_bound_node(self, entry: PodEntry, now_s: float) -> None:
         """Reserve devices on the node to which the pod is bound and write the plan; else evict the pod or explain its wait."""
@@ -147,30 +147,30 @@ class UnplannedPods:
         except CalabashError as error:
             if error.reason is not Reason.QUEUE_OVER_LIMIT:
                 hint = f"; hint: {error.hint}" if error.hint else ""
-                store.set_reason(entry, error.reason, f"{error.message}{hint}")
+                store.actions.set_reason(entry, error.reason, f"{error.message}{hint}")
                 return
             over_limit = error.message
         if start is not None:
-            del store.unplanned[facts.uid]
+            store.unplanned.remove(facts.uid)
             self._displaced_at_s.pop(facts.uid, None)
             store.set_plan(entry, plan_of(entry, start, store.new_id()))
             self._write_plan(entry)
-            store.set_reason(entry, None, f"planned on node {facts.node}, to which the pod is bound")
+            store.actions.set_reason(entry, None, f"planned on node {facts.node}, to which the pod is bound")
             return
         why = over_limit or f"{free_text(store.scheduler, facts.node)}; needs {_amounts_text(entry)}"
         without_plan = f"pod is bound to node {facts.node} without a plan: {why}"
         if not over_limit and facts.node in facts.candidate_nodes and self._may_evict(entry, now_s):
-            del store.unplanned[facts.uid]
+            store.unplanned.remove(facts.uid)
             self._evict(entry, without_plan, now_s)
         elif not over_limit and UnplannedCase.of_pod(facts) is UnplannedCase.DISPLACED:
             text = f"planned devices on node {facts.node} are used by a pod that the planner did not place; {why}"
             since_s, _ = self._displaced_at_s.get(facts.uid, (now_s, ""))
             self._displaced_at_s[facts.uid] = since_s, text
-            store.set_reason(entry, Reason.NO_CAPACITY, f"{text}; hint: starts when devices are freed")
+            store.actions.set_reason(entry, Reason.NO_CAPACITY, f"{text}; hint: starts when devices are freed")
         else:
             hint = "starts when devices are freed; to let the planner choose a node, recreate the pod without spec.nodeName"
             reason = Reason.QUEUE_OVER_LIMIT if over_limit else Reason.NO_CAPACITY
-            store.set_reason(entry, reason, f"{without_plan}; hint: {hint}")
+            store.actions.set_reason(entry, reason, f"{without_plan}; hint: {hint}")
 
     def _evict_displaced_pods(self, now_s: float) -> None:
         """Evict displaced pods that got no devices on their node within DISPLACED_TIMEOUT_S."""
@@ -178,7 +178,9 @@ class UnplannedPods:
             entry = self._store.entries.get(uid)
             if entry is None or uid not in self._store.unplanned:
                 del self._displaced_at_s[uid]
-            elif now_s >= since_s + DISPLACED_TIMEOUT_S and self._may_evict(entry, now_s):
+            elif (
+                entry.stage is Stage.BOUND and now_s >= since_s + DISPLACED_TIMEOUT_S and self._may_evict(entry, now_s)
+            ):
                 self.pod_deleted(uid)
                 self._evict(entry, text, now_s)
 
@@ -191,8 +193,7 @@ class UnplannedPods:
     def _evict(self, entry: PodEntry, why: str, now_s: float) -> None:
         """Evict a pod for want of devices, and lengthen the interval to the next such eviction of its controller."""
         self._requests.node_backoff.add_eviction(entry.facts.owner or entry.facts.uid, now_s)
-        entry.stage = Stage.EVICTED
-        self._store.add_action(self._eviction(entry, f"{why}; {_REPLACED}"))
+        self._store.evict(entry, self._eviction(entry, f"{why}; {_REPLACED}"))
 
     def _eviction(self, entry: PodEntry, text: str) -> EvictPod:
         grace_s = self._requests.eviction_grace_s(entry)
@@ -203,7 +204,7 @@ class UnplannedPods:
         assert entry.plan is not None
         if self._writing.get(entry.facts.uid) != entry.plan.id:
             self._writing[entry.facts.uid] = entry.plan.id
-            self._store.add_action(WritePlan(pod=entry.pod, plan=entry.plan))
+            self._store.actions.add(WritePlan(pod=entry.pod, plan=entry.plan))
 
     # ---- pods with candidate nodes --------------------------------------------------------------------------------
 
@@ -212,19 +213,22 @@ class UnplannedPods:
         store, node_backoff = self._store, self._requests.node_backoff
         for uid, since_s in list(self._refused_at_s.items()):
             entry = store.entries.get(uid)
-            if entry is None or now_s < since_s + node_backoff.patience_s(entry.facts.owner):
+            if (
+                entry is None
+                or entry.stage is Stage.EVICTED
+                or now_s < since_s + node_backoff.patience_s(entry.facts.owner)
+            ):
                 continue
             facts = entry.facts
             self.pod_deleted(uid)
             node_backoff.add_refusal(facts.owner, facts.candidate_nodes, now_s)
             store.scheduler.finished(entry.id)
             store.set_plan(entry, None)
-            entry.stage = Stage.EVICTED
             nodes = ", ".join(facts.candidate_nodes)
             text = (
                 f"kube-scheduler found no room on the candidate nodes {nodes}; {_REPLACED}, which is planned elsewhere"
             )
-            store.add_action(self._eviction(entry, text))
+            store.evict(entry, self._eviction(entry, text))
 
     def _plan_on_candidate_nodes(self, entry: PodEntry, now_s: float) -> None:
         """Reserve devices on one of the pod's candidate nodes, the nominated node first; else explain the pod's wait."""
@@ -236,19 +240,19 @@ class UnplannedPods:
             for nodes in (nominated, facts.candidate_nodes):
                 start = start or start_on(store.scheduler, request, nodes, now_s)
         except CalabashError as error:
-            store.set_reason(entry, error.reason, error.message)
+            store.actions.set_reason(entry, error.reason, error.message)
             return
         if start is None:
             names = ", ".join(facts.candidate_nodes[:NODES_MAX])
             text = f"none of the candidate nodes {names} has the devices free; needs {_amounts_text(entry)}"
-            store.set_reason(entry, Reason.NO_CAPACITY, text)
+            store.actions.set_reason(entry, Reason.NO_CAPACITY, text)
             return
-        del store.unplanned[facts.uid]
+        store.unplanned.remove(facts.uid)
         plan = plan_of(entry, start, store.new_id())
         store.set_plan(entry, plan)
-        entry.stage = Stage.RELEASED
+        store.advance(entry, PodEvent.REASSIGNED)
         if facts.nominated != plan.node:
-            store.add_action(Nominate(pod=entry.pod, node=plan.node))
+            store.actions.add(Nominate(pod=entry.pod, node=plan.node))
 
 
 def _amounts_text(entry: PodEntry) -> str:

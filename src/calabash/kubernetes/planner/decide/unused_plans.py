@@ -20,7 +20,9 @@ from dataclasses import dataclass
 
 from calabash.kubernetes.planner.state.claims import is_allocated
 from calabash.kubernetes.planner.state.deferrals import EarlyEnd
-from calabash.kubernetes.planner.state.store import PodEntry, PodStore, Stage
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.pod_lifecycle import PodEvent, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.model.errors import Reason
 
 REFUSED_S = 10.0
@@ -99,6 +101,5 @@ class UnusedPlans:
             entry.facts.uid, now_s, first_s=self._refused_s, max_s=self._delay_max_s, early=early
         )
         soon = ", or as soon as kube-scheduler finds a node for it" if early is EarlyEnd.ASKED else ""
-        entry.own_condition = True
         text = f"{why}; its planned devices on {node} were released. It is planned again within {delay_s:g} s{soon}"
-        store.withdraw_plan(entry, Reason.PLAN_UNUSED, text)
+        store.withdraw_plan(entry, PodEvent.PLAN_UNUSED, Reason.PLAN_UNUSED, text)

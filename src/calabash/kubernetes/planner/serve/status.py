@@ -14,7 +14,7 @@ from typing import Protocol
 
 from calabash.adapters.exposition import CONTENT_TYPE
 from calabash.api.part_metrics import PLANNER_LEADS, PLANNER_NODES, PLANNER_PODS, PLANNER_READY, PLANNER_SKIPPED
-from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.telemetry import Sample, Telemetry
 from calabash.model.errors import CalabashError
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply

@@ -16,7 +16,8 @@ import msgspec
 
 from calabash.adapters.kube.objects.core import NodeSelectorTerm, Pod, SelectorRequirement
 from calabash.binder.cluster.upkeep import nodes_with_room
-from calabash.kubernetes.planner.state.store import PodEntry, PodStore
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.store import PodStore
 
 HOSTNAME = "kubernetes.io/hostname"
 NODES_MAX = 4
@@ -63,7 +64,7 @@ def alternatives(store: PodStore, entry: PodEntry, node: str) -> tuple[str, ...]
     some = random.sample(names, min(len(names), 16 * NODES_MAX))  # needs no seed: any will do
     some.sort(key=lambda name: store.times_offered[name])
     found = nodes_with_room(store.scheduler, entry.id, some, NODES_MAX - 1)
-    store.times_offered.update((node, *found))
+    store.count_offers((node, *found))
     return (node, *found)
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from calabash.binder.cluster.upkeep import set_evictable
 from calabash.kubernetes.objects.visibility import budget_reference
 from calabash.kubernetes.planner.state.facts import PodFacts
-from calabash.kubernetes.planner.state.store import PodEntry, PodStore
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.model.messages import BudgetReference, Message, Names, Text
 
 

@@ -80,6 +80,10 @@ class Claims:
                 self._by_node.pop(before.node, None)
         return before
 
+    def put_pod(self, facts: PodFacts) -> None:
+        """Insert or update the facts of a pod that names claims."""
+        self.pods[facts.uid] = facts
+
     def pod_deleted(self, uid: str) -> None:
         """Remove a deleted pod from its claims. For each claim that it held, the next user becomes the holder."""
         self.pods.pop(uid, None)
@@ -106,7 +110,7 @@ class Claims:
         Returns None if the pod uses no devices of this product, or if another scheduler places the pod and has not
         allocated its claims yet.
         """
-        self.pods[facts.uid] = facts
+        self.put_pod(facts)
         used, missing = self._used(facts)
         asks = facts.request is not None and facts.request.allocation_api is AllocationApi.CLAIMS
         if not (asks or used):

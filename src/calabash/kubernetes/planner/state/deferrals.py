@@ -32,7 +32,7 @@ class _Deferral:
     early: EarlyEnd = EarlyEnd.NEVER
     since_s: float = 0.0
     until_s: float = -math.inf
-    asked: bool = False  # kube-scheduler's question ended the last deferral
+    ended_by_kube_scheduler: bool = False  # kube-scheduler's question ended the last deferral
 
 
 class Deferrals:
@@ -54,7 +54,7 @@ class Deferrals:
         delay_s = min(first_s * FACTOR ** min(found.times, 30), max_s)
         found.times += 1
         found.early = early
-        found.asked = False
+        found.ended_by_kube_scheduler = False
         found.since_s, found.until_s = now_s, now_s + delay_s
         self._waiting[uid] = None
         return delay_s
@@ -66,7 +66,7 @@ class Deferrals:
     def ended_by_kube_scheduler(self, uid: str) -> bool:
         """Return True if the pod's last deferral ended early because kube-scheduler offered nodes for the pod."""
         found = self._by_uid.get(uid)
-        return found is not None and found.asked
+        return found is not None and found.ended_by_kube_scheduler
 
     def pod_changed(self, uid: str) -> None:
         """Shorten the deferral of a changed pod, if it may end early for this.
@@ -83,7 +83,7 @@ class Deferrals:
         """End the deferral of a pod for which kube-scheduler has offered nodes, if it may end early for this."""
         found = self._by_uid.get(uid)
         if found is not None and uid in self._waiting and found.early is EarlyEnd.ASKED:
-            found.until_s, found.asked = -math.inf, True
+            found.until_s, found.ended_by_kube_scheduler = -math.inf, True
 
     def take_due(self, now_s: float) -> Iterator[str]:
         """Yield the UIDs of pods whose deferral is over, and remove their deferrals."""

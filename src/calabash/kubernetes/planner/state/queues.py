@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 
 from calabash.kubernetes.objects.shards import ALL, Shard
 from calabash.kubernetes.planner.state.facts import NamespaceFacts, PodFacts, QueueFacts
-from calabash.kubernetes.planner.state.store import PodStore, Stage
+from calabash.kubernetes.planner.state.pod_lifecycle import PodEvent, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.sched import QUEUE_DEPTH_MAX, UNLIMITED, Amount, QueueSpec, queue_levels, queue_too_deep
@@ -46,6 +47,12 @@ class KubeQueues:
             else:
                 self._of_other_planners[queue.name] = queue
 
+    def put_namespace(self, facts: NamespaceFacts) -> bool:
+        """Insert or update a namespace; return True if it has changed."""
+        changed = self.namespaces.get(facts.name) != facts
+        self.namespaces[facts.name] = facts
+        return changed
+
     def specs(self, in_use: Collection[str] = ()) -> list[QueueSpec]:
         """Return the queues for the scheduler. Those named by ``in_use`` are included even if they were deleted."""
         specs = {name: spec_of(facts) for name, facts in self.own.items()}
@@ -65,10 +72,10 @@ class KubeQueues:
         waiting = [e for e in store.entries.values() if e.stage is Stage.WAITING and e.bundle]
         gone = [e for e in waiting if e.bundle and not self.is_known(e.bundle.request.queue)]
         for entry in gone:
-            store.scheduler.finished(entry.id)
-            store.newcomers.pop(entry.id, None)
             error = self.too_deep.get(entry.bundle.request.queue) if entry.bundle else None
-            store.set_aside(entry, Reason.NOT_FOUND, error.message if error else "the queue of the pod was deleted")
+            text = error.message if error else "the queue of the pod was deleted"
+            store.set_aside(entry, PodEvent.UNPLANNABLE)
+            store.list_aside(entry, Reason.NOT_FOUND, text)
         used = {e.bundle.request.queue for e in store.entries.values() if e.bundle and e.id in store.scheduler.known}
         try:
             store.scheduler.set_queues(self.specs({*used, *kept}))

@@ -14,8 +14,10 @@ from calabash.kubernetes.planner.state.budgets import Budgets
 from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.state.gang_permits import GangName
 from calabash.kubernetes.planner.state.node_backoff import NodeBackoff
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.planner.state.queues import KubeQueues
-from calabash.kubernetes.planner.state.store import PodEntry, PodStore, Stage
+from calabash.kubernetes.planner.state.store import PodStore
 from calabash.kubernetes.pod_request import ContainerKind, GangSource, PodRequest, isolation_named
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
@@ -49,8 +51,6 @@ class PodRequests:
         groups: number of members that must start together, by gang group object.
         budgets: disruption budgets, and the pods that they protect.
         riders: UIDs of members that request no devices (stage RIDING), by gang.
-        resized_gangs: gangs in which the number of riding members has changed, so their waiting members must be
-            submitted to the scheduler again.
         node_backoff: nodes on which kube-scheduler refused pods of a controller.
     """
 
@@ -62,28 +62,28 @@ class PodRequests:
         self.budgets = Budgets()
         self.node_backoff = NodeBackoff()
         self.riders: dict[GangName, set[str]] = {}
-        self.resized_gangs: set[GangName] = set()
+        self._resized_gangs: set[GangName] = set()
 
     def set_bundle(self, entry: PodEntry) -> bool:
         """Set the entry's bundle from the pod's request; return True if the pod has one.
 
-        A pod that rides has no bundle. A pod whose request, queue or gang is invalid or unknown is set aside.
+        A pod that rides has no bundle. A pod whose request, queue or gang is invalid or unknown is listed aside.
         """
         store, facts = self._store, entry.facts
         if facts.request is None and not facts.rides:
-            store.set_aside(entry, Reason.BAD_REQUEST, facts.fault)
+            store.list_aside(entry, Reason.BAD_REQUEST, facts.fault)
             return False
         size = self._size(entry)
         if size is None:
             return False
         if facts.waits_for:
-            store.set_aside(entry, Reason.NOT_FOUND, facts.waits_for)
+            store.list_aside(entry, Reason.NOT_FOUND, facts.waits_for)
             return False
         if facts.request is None or facts.rides:
-            entry.bundle = None
+            store.set_bundle(entry, None)
             return False
         try:
-            entry.bundle = bundle_of(
+            bundle = bundle_of(
                 self._isolated(facts),
                 tenant=facts.namespace,
                 queue=self._queue(facts),
@@ -91,14 +91,15 @@ class PodRequests:
                 gang_size=size,
             )
         except CalabashError as error:
-            store.set_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
+            store.list_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
             return False
+        store.set_bundle(entry, bundle)
         return True
 
     def _size(self, entry: PodEntry) -> int | None:
         """Return the number of members for which the scheduler waits: the size of the gang without riding members.
 
-        Returns None, and sets the pod aside, if its gang group does not exist.
+        Returns None, and lists the pod aside, if its gang group does not exist.
         """
         store, facts = self._store, entry.facts
         if facts.request is None:
@@ -107,8 +108,8 @@ class PodRequests:
         size = first.gang_size
         if facts.request.gang_source not in (GangSource.NONE, GangSource.ANNOTATION):
             known = self.groups.get((facts.request.gang_source, facts.namespace, first.gang))
-            if known is None and not facts.node:
-                store.set_aside(
+            if known is None and not (facts.node or facts.rides):
+                store.list_aside(
                     entry, Reason.GANG_INCOMPLETE, f"{facts.request.gang_source} group {first.gang} does not exist"
                 )
                 return None
@@ -121,20 +122,34 @@ class PodRequests:
 
     def _join(self, entry: PodEntry, gang: GangName, size: int) -> None:
         """Add the pod to its gang. The scheduler does not wait for riding members, which request nothing."""
-        entry.gang = gang
-        self._store.permits.add_member(entry.facts.uid, gang, size)
+        self._store.set_gang(entry, gang, size)
         riders = self.riders.setdefault(gang, set()) if entry.facts.rides else self.riders.get(gang)
         if riders is None or (entry.facts.uid in riders) is entry.facts.rides:
             return
         riders ^= {entry.facts.uid}
-        self.resized_gangs.add(gang)
+        self._resized_gangs.add(gang)
+
+    def set_group(self, name: GroupName, needed: int | None) -> None:
+        """Insert or update a gang group object, of which ``needed`` pods must start together; None deletes it."""
+        if needed is None:
+            self.groups.pop(name, None)
+        else:
+            self.groups[name] = needed
+
+    def take_resized_gangs(self) -> set[GangName]:
+        """Return and forget the gangs in which the number of riding members has changed.
+
+        Their waiting members must be submitted to the scheduler again.
+        """
+        resized, self._resized_gangs = self._resized_gangs, set()
+        return resized
 
     def pod_deleted(self, entry: PodEntry) -> None:
         """Remove a deleted pod from the riding members of its gang."""
         riders = self.riders.get(entry.gang) if entry.gang is not None else None
         if riders is not None and entry.gang is not None and entry.facts.uid in riders:
             riders.discard(entry.facts.uid)
-            self.resized_gangs.add(entry.gang)
+            self._resized_gangs.add(entry.gang)
 
     def _queue(self, facts: PodFacts) -> str:
         """Return the pod's queue.

@@ -1,191 +1,213 @@
-"""Pod states of the planner, the indexes over them, and the actions to be carried out.
+"""Store of the planner's pods: their entries and the indexes over them.
 
-| stage | state of the pod |
-|---|---|
-| ASIDE | cannot be planned now: its queue or gang group does not exist, no device suits it, or another gate holds it |
-| WAITING | waits in its queue for devices |
-| PLACED | has devices, and waits for the evicted pods that still hold them to end |
-| RELEASING | its plan is being written |
-| RELEASED | kube-scheduler may place it on the planned node |
-| BINDING | its binding is being written |
-| BOUND | is bound to its node |
-| EVICTED | is bound to its node, and its eviction was requested |
-| RIDING | has no plan and needs none: its claims are counted for other pods, or request no devices of ours |
-
-``ClusterScheduler.holds`` is true for pods whose devices the scheduler counts as in use. These are the pods from PLACED
-to EVICTED, except those whose node was deleted or whose devices are not known.
+Only the methods of the store change an entry or an index. The stage of a pod changes by ``advance``, whose table is
+``pod_lifecycle.POD_LIFECYCLE``. Methods that have an effect besides the stage (a plan, an action, an index) report the
+event themselves; for other events, the handlers in ``decide`` call ``advance``.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from calabash.binder.cluster.bundle import Bundle
 from calabash.binder.cluster.cluster import ClusterScheduler
 from calabash.kubernetes.objects.plan import PodPlan
-from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.objects.visibility import for_namespace
+from calabash.kubernetes.planner.state.actions import PodActions
 from calabash.kubernetes.planner.state.claims import Claims
 from calabash.kubernetes.planner.state.deferrals import Deferrals
-from calabash.kubernetes.planner.state.facts import Action, PodFacts, Report, UngatePod
+from calabash.kubernetes.planner.state.facts import EvictPod, PodFacts, ReleasePod, UngatePod
 from calabash.kubernetes.planner.state.gang_permits import GangName, GangPermits
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
+from calabash.kubernetes.planner.state.pod_lifecycle import POD_LIFECYCLE, UNBOUND, PodEvent, Stage
+from calabash.kubernetes.planner.state.retry_queue import RetryQueue
 from calabash.model.errors import Reason
 from calabash.model.messages import Text
 from calabash.model.request import AllocationId
+from calabash.model.state_machine import UnlistedTransitionError
 
-
-class Stage(StrEnum):
-    """Stage of a pod; see the module's description."""
-
-    ASIDE = "aside"
-    WAITING = "waiting"
-    PLACED = "placed"
-    RELEASING = "releasing"
-    RELEASED = "released"
-    BINDING = "binding"
-    BOUND = "bound"
-    EVICTED = "evicted"
-    RIDING = "riding"
-
-
-REPORT_AFTER_S = 1.0  # shorter waits are not reported
-REPORT_AGAIN_S = 10.0  # between reports with the same reason
 DELETED_PODS_MAX = 4096  # deleted pods whose UIDs are kept
-UNBOUND = frozenset((Stage.PLACED, Stage.RELEASING, Stage.RELEASED))
-SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
 
 
-@dataclass(slots=True)
-class PodEntry:
-    """State of one pod.
-
-    Attributes:
-        written: ID of the plan that the pod's annotation is known to have; "" if none is known.
-        releases: IDs of all plans with which the removal of the pod's gate was requested.
-        after: UIDs of evicted pods that still use the planned devices; the pod is released when they have ended.
-        reason: why the pod waits; None if it does not wait.
-        message: explanation of ``reason`` for the user.
-        reported: the reason in the last report to the API server; None if none was reported.
-        protected_until_s: time until which the pod is not evicted, after a budget refused its eviction.
-        stale_refused: kube-scheduler offered only an older nominated node, and this was refused once for this plan.
-        own_condition: reports go to the condition ``names.PLANNED`` instead of ``PodScheduled``.
-        asked: kube-scheduler has asked for the planned node and was told it.
-    """
-
-    facts: PodFacts
-    stage: Stage = Stage.ASIDE
-    bundle: Bundle | None = None
-    plan: PodPlan | None = None
-    written: str = ""
-    releases: tuple[str, ...] = ()
-    after: frozenset[str] = frozenset()
-    gang: GangName | None = None
-    reason: Reason | None = None
-    message: str = ""
-    reported: Reason | None = None
-    protected_until_s: float = 0.0
-    stale_refused: bool = False
-    own_condition: bool = False
-    asked: bool = False
-
-    @property
-    def is_written(self) -> bool:
-        """Return True if the pod's annotation holds the current plan.
-
-        The mirror may show the annotation late. But the gate is removed in the same write as the plan is written. So if
-        kube-scheduler asks about a pod that the mirror still shows as gated, and only the current plan was ever
-        released, the annotation has this plan.
-        """
-        if self.plan is None:
-            return False
-        return self.written == self.plan.id or (self.facts.gated and self.releases == (self.plan.id,))
-
-    @property
-    def id(self) -> AllocationId:
-        return AllocationId(self.facts.uid)
-
-    @property
-    def pod(self) -> PodName:
-        return PodName(uid=self.facts.uid, namespace=self.facts.namespace, name=self.facts.name)
-
-    @property
-    def node(self) -> str:
-        """Name of the node to which the pod is bound or planned; "" for none."""
-        return self.facts.node or (self.plan.node if self.plan else "")
-
-
-def devices_of(plan: PodPlan) -> set[str]:
-    """Return the UUIDs of the devices that a plan names; all are on the plan's node."""
-    return {part.device for container in plan.containers for part in container.slices}
+def raise_unlisted(error: UnlistedTransitionError) -> None:
+    """Raise the error: an unlisted transition ends the core."""
+    raise error
 
 
 class PodStore:
-    """All pods, the indexes over them, and the queue of actions; see the module's description.
+    """All pods and the indexes over them; see the module's description.
 
     Args:
         new_id: returns a new ID for a plan.
         hold_s: seconds for which the binding of a gang's first member is held until the last one is ready.
+        on_unlisted: called with each unlisted transition. If it returns, the pod keeps its stage, and its entry is built
+            anew from its facts in the next decision (``take_rebuilds``).
+
+    Attributes:
+        hostnames: host-name labels, by node name.
+        unplanned: pods that have a node or candidate nodes, but no plan; see ``decide.unplanned_pods``.
+        times_offered: how often each node was returned by ``affinity.alternatives``.
+        unbound: pods with a plan that are not bound.
+        unready: nodes whose kubelet offers no devices.
+        started: the state of all existing pods and nodes is complete.
     """
 
-    def __init__(self, scheduler: ClusterScheduler, *, new_id: Callable[[], str], hold_s: float) -> None:
+    def __init__(
+        self,
+        scheduler: ClusterScheduler,
+        *,
+        new_id: Callable[[], str],
+        hold_s: float,
+        on_unlisted: Callable[[UnlistedTransitionError], None] = raise_unlisted,
+    ) -> None:
         self.scheduler = scheduler
         self.new_id = new_id
         self.permits = GangPermits(hold_s, self.on_unready_nodes)
         self.claims = Claims()
-        self.hostnames: dict[str, str] = {}  # host-name labels, by node name
-        self.entries: dict[str, PodEntry] = {}
-        self.on_node: dict[str, set[str]] = {}
-        self.newcomers: dict[AllocationId, None] = {}
-        self.aside: dict[str, None] = {}
-        self.placed: dict[str, None] = {}
-        self.broken_gangs: set[GangName] = set()
-        self.unplanned: dict[str, None] = {}  # see ``decide.unplanned_pods``
-        self.unplanned_added = False
-        self.times_offered: Counter[str] = Counter()  # how often each node was returned by ``affinity.alternatives``
-        self.allocating: dict[str, str] = {}  # nodes on which kube-scheduler may be allocating claims, by pod
         self.deferrals = Deferrals()
-        self.unbound: dict[str, None] = {}  # pods with a plan that are not bound
-        self.refusals: list[tuple[str, str]] = []  # held bindings to be refused: UID, text
-        self.unready: set[str] = set()  # nodes whose kubelet offers no devices
-        self._unreported: dict[str, float] = {}  # when the pod's reason is to be reported, by UID
+        self.unplanned = RetryQueue()
         self.started = False
-        self._actions: list[Action] = []
+        self._hostnames: dict[str, str] = {}
+        self.hostnames: Mapping[str, str] = self._hostnames
+        self._entries: dict[str, PodEntry] = {}
+        self.entries: Mapping[str, PodEntry] = self._entries
+        self._on_node: dict[str, set[str]] = {}
+        self.on_node: Mapping[str, AbstractSet[str]] = self._on_node
+        self._times_offered: Counter[str] = Counter()
+        self.times_offered: Mapping[str, int] = self._times_offered
+        self.actions = PodActions(self.entries, scheduler=lambda: self.scheduler)
+        self._unbound: dict[str, None] = {}
+        self.unbound: Mapping[str, None] = self._unbound
+        self._unready: set[str] = set()
+        self.unready: AbstractSet[str] = self._unready
+        self._newcomers: dict[AllocationId, None] = {}
+        self.newcomers: Mapping[AllocationId, None] = self._newcomers
+        self.on_unlisted = on_unlisted
+        self._rebuilds: dict[str, None] = {}
+        self._aside: dict[str, None] = {}
+        self._placed: dict[str, None] = {}
+        self._broken_gangs: set[GangName] = set()
+        self._allocating: dict[str, str] = {}  # nodes on which kube-scheduler may be allocating claims, by pod
+        self._refusals: list[tuple[str, str]] = []  # held bindings to be refused: UID, text
         self._deleted: dict[str, None] = {}
 
-    def add_action(self, action: Action) -> None:
-        """Append an action."""
-        self._actions.append(action)
+    def use_scheduler(self, scheduler: ClusterScheduler) -> None:
+        """Replace the scheduler by one that has the existing nodes."""
+        self.scheduler = scheduler
 
-    def take_actions(self) -> list[Action]:
-        """Return and remove all actions, in order."""
-        actions, self._actions = self._actions, []
-        return actions
+    def set_started(self) -> None:
+        """Record that all existing pods are in the store."""
+        self.started = True
+
+    def set_hostname(self, node: str, hostname: str) -> None:
+        """Set the host-name label of a node."""
+        self._hostnames[node] = hostname
+
+    def set_ready(self, node: str, ready: bool) -> None:
+        """Set whether the node's kubelet offers devices; a node that is not in use counts as ready."""
+        (self._unready.discard if ready else self._unready.add)(node)
+
+    def count_offers(self, nodes: Iterable[str]) -> None:
+        """Count that the nodes were offered to a pod."""
+        self._times_offered.update(nodes)
+
+    def advance(self, entry: PodEntry, event: PodEvent) -> bool:
+        """Change the pod's stage as the table says. Returns False if the table does not list the event for its stage."""
+        try:
+            POD_LIFECYCLE.advance(entry, event, name=entry.facts.uid)
+        except UnlistedTransitionError as error:
+            self.on_unlisted(error)
+            self._rebuilds[entry.facts.uid] = None
+            return False
+        return True
+
+    def take_rebuilds(self) -> list[PodEntry]:
+        """Return and forget the pods whose entries must be built anew after an unlisted transition."""
+        rebuilds, self._rebuilds = self._rebuilds, {}
+        return [self._entries[uid] for uid in rebuilds if uid in self._entries]
 
     def add(self, facts: PodFacts) -> PodEntry:
         """Add a pod and return its entry."""
-        entry = self.entries[facts.uid] = PodEntry(facts)
-        return entry
-
-    def set_plan(self, entry: PodEntry, plan: PodPlan | None) -> None:
-        """Replace the pod's plan; None removes it."""
-        self._unindex(entry)
-        entry.plan = plan
-        entry.asked = False
+        entry = self._entries[facts.uid] = PodEntry(facts)
         self._index(entry)
+        return entry
 
     def update_facts(self, entry: PodEntry, facts: PodFacts) -> None:
         """Replace the facts that were read of the pod, and update the indexes."""
+        if facts.node == entry.facts.node:
+            entry.facts = facts
+        else:
+            self._unindex(entry)
+            entry.facts = facts
+            self._index(entry)
+
+    def set_plan(self, entry: PodEntry, plan: PodPlan | None) -> None:
+        """Replace the pod's plan; None removes it."""
+        if plan is None and entry.plan is None:
+            return
         self._unindex(entry)
-        entry.facts = facts
+        entry.plan = plan
+        entry.asked = entry.stale_refused = False
         self._index(entry)
+
+    def set_written(self, entry: PodEntry, plan_id: str) -> None:
+        """Record that the pod's annotation has the plan."""
+        entry.written = plan_id
+        seen = entry.facts.plan
+        if seen is not None and seen is not entry.plan and seen == entry.plan:
+            entry.plan = seen  # keep one of the two equal objects
+
+    def set_bundle(self, entry: PodEntry, bundle: Bundle | None) -> None:
+        """Set the request of the pod; None: it requests nothing."""
+        entry.bundle = bundle
+
+    def set_gang(self, entry: PodEntry, gang: GangName, needed: int) -> None:
+        """Add the pod to its gang, of which ``needed`` members must start together."""
+        entry.gang = gang
+        self.permits.add_member(entry.facts.uid, gang, needed)
+
+    def set_asked(self, entry: PodEntry) -> None:
+        """Record that kube-scheduler has asked for the planned node and was told it."""
+        entry.asked = True
+
+    def set_stale_refused(self, entry: PodEntry) -> None:
+        """Record that an older nominated node was refused once for the present plan."""
+        entry.stale_refused = True
+
+    def protect(self, entry: PodEntry, until_s: float) -> None:
+        """Protect the pod from evictions until the given time."""
+        entry.protected_until_s = until_s
+
+    def set_answer(self, uid: str, node: str | None) -> None:
+        """Record that kube-scheduler was told this node, on which it may now be allocating the pod's claims."""
+        self._allocating.pop(uid, None)
+        if node is not None:
+            entry = self._entries[uid]
+            entry.asked = True
+            if entry.facts.by_claims:
+                self._allocating[uid] = node
+
+    def remove(self, entry: PodEntry) -> None:
+        """Remove the pod from all indexes."""
+        uid = entry.facts.uid
+        self._deleted[uid] = None
+        if len(self._deleted) > DELETED_PODS_MAX:
+            del self._deleted[next(iter(self._deleted))]
+        self._unindex(entry)
+        self.cancel(entry)
+        self.unplanned.remove(uid)
+        self.actions.pod_deleted(uid)
+        self._allocating.pop(uid, None)
+        self._unbound.pop(uid, None)
+        self.deferrals.reset(uid)
+        if entry.gang is not None:
+            self.permits.remove_member(uid, entry.gang)
+        self._entries.pop(uid, None)
 
     def has_pending_binding(self, node: str) -> bool:
         """Return True if a binding to the node is being written, or kube-scheduler may be allocating claims there."""
-        if node in self.allocating.values():
+        if node in self._allocating.values():
             return True
         return any(self.entries[uid].stage is Stage.BINDING for uid in self.on_node.get(node, ()))
 
@@ -207,143 +229,171 @@ class PodStore:
         """
         return uid in self.entries or uid in self._deleted
 
-    def remove(self, entry: PodEntry) -> None:
-        """Remove the pod from all indexes."""
-        self._deleted[entry.facts.uid] = None
-        if len(self._deleted) > DELETED_PODS_MAX:
-            del self._deleted[next(iter(self._deleted))]
-        self._unindex(entry)
-        self.newcomers.pop(entry.id, None)
-        self.aside.pop(entry.facts.uid, None)
-        self.placed.pop(entry.facts.uid, None)
-        self.unplanned.pop(entry.facts.uid, None)
-        self._unreported.pop(entry.facts.uid, None)
-        self.allocating.pop(entry.facts.uid, None)
-        self.unbound.pop(entry.facts.uid, None)
-        self.deferrals.reset(entry.facts.uid)
-        if entry.gang is not None:
-            self.permits.remove_member(entry.facts.uid, entry.gang)
-        self.entries.pop(entry.facts.uid, None)
+    def aside(self) -> list[PodEntry]:
+        """Return the pods that wait for a change of themselves or of an object that they need."""
+        return [self._entries[uid] for uid in self._aside]
 
-    def set_aside(self, entry: PodEntry, reason: Reason, message: Text) -> None:
-        """Set the stage ASIDE: the pod is in no queue until it changes or an object that it needs changes."""
-        entry.stage = Stage.ASIDE
-        entry.after = frozenset()
-        self.aside[entry.facts.uid] = None
+    def cancel(self, entry: PodEntry) -> None:
+        """Remove the pod's request from the scheduler, and the pod from the lists of pods to be decided about."""
+        self.scheduler.finished(entry.id)
+        self._newcomers.pop(entry.id, None)
+        self._aside.pop(entry.facts.uid, None)
+        self._placed.pop(entry.facts.uid, None)
+
+    def free(self, entry: PodEntry) -> None:
+        """Free the pod's devices and cancel its request. A member of a gang does not count as ended."""
+        if self.scheduler.holds(entry.id):
+            self.scheduler.unbind(entry.id)
+        self.cancel(entry)
+
+    def list_aside(self, entry: PodEntry, reason: Reason, message: Text) -> None:
+        """Add the pod to ``aside`` and explain why; its stage is unchanged."""
+        self._aside[entry.facts.uid] = None
         if not entry.facts.leaving:
-            self.set_reason(entry, reason, message)
+            self.actions.set_reason(entry, reason, message)
 
-    def withdraw_plan(self, entry: PodEntry, reason: Reason, message: Text) -> None:
-        """Withdraw a plan that cannot be used: free its devices and set the pod aside.
+    def unlist_aside(self, entry: PodEntry) -> None:
+        """Remove the pod from ``aside``."""
+        self._aside.pop(entry.facts.uid, None)
 
-        A gang without a bound member then loses the plans of its other members as well (``broken_gangs``).
+    def set_aside(self, entry: PodEntry, event: PodEvent) -> None:
+        """Report an event that leads to ASIDE: the pod is in no queue until it or an object that it needs changes.
+
+        An unbound pod loses its plan and its devices; a bound pod may use them.
+        """
+        if self.advance(entry, event):
+            entry.after = frozenset()
+            if not entry.facts.node:
+                self.free(entry)
+                self.set_plan(entry, None)
+                self.unplanned.remove(entry.facts.uid)
+            self._aside[entry.facts.uid] = None
+
+    def withdraw_plan(self, entry: PodEntry, event: PodEvent, reason: Reason, message: Text) -> None:
+        """Report an event by which the pod's plan cannot be used: free its devices and set the pod aside.
+
+        A gang without a bound member then loses the plans of its other members as well (``take_broken_gangs``).
         """
         if entry.gang is not None:
-            self.broken_gangs.add(entry.gang)
+            self._broken_gangs.add(entry.gang)
         self.refuse_held_binding(entry, message)
-        if self.scheduler.holds(entry.id):
-            self.scheduler.unbind(entry.id)  # else a member of a gang would count as ended
-        self.scheduler.finished(entry.id)
-        self.newcomers.pop(entry.id, None)
-        self.placed.pop(entry.facts.uid, None)
-        self.unplanned.pop(entry.facts.uid, None)
+        self.free(entry)
+        self.unplanned.remove(entry.facts.uid)
+        if event is PodEvent.PLAN_UNUSED:
+            entry.own_condition = True  # kube-scheduler writes ``PodScheduled``
         self.set_plan(entry, None)
-        self.set_aside(entry, reason, message)
+        self.set_aside(entry, event)
+        self.list_aside(entry, reason, message)
 
     def refuse_held_binding(self, entry: PodEntry, message: Text) -> None:
         """Refuse the pod's binding request if it is held for its gang; kube-scheduler gets ``message`` as reason."""
         if entry.gang is not None and self.permits.holds(entry.facts.uid, entry.gang):
             self.permits.cancel_hold(entry.facts.uid, entry.gang)
-            self.refusals.append((entry.facts.uid, self.text_for(entry.pod, message)))
+            self._refusals.append((entry.facts.uid, self.actions.text_for(entry.pod, message)))
+
+    def take_refusals(self) -> list[tuple[str, str]]:
+        """Return and forget the refused held bindings: UIDs of pods with the reasons."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
 
     def set_riding(self, entry: PodEntry) -> None:
-        """Set the stage RIDING and add the action that removes the gate.
+        """Report that all claims of the pod are counted for other pods, and add the action that removes the gate.
 
         Such a pod needs no plan, because kube-scheduler places it on the node on which its claims are allocated.
         """
-        entry.stage = Stage.RIDING
-        self.aside.pop(entry.facts.uid, None)
-        self.set_reason(entry, None, "its claims are allocated")
-        if entry.facts.gated:
-            self.add_action(UngatePod(pod=entry.pod))
+        if self.advance(entry, PodEvent.SHARES_CLAIMS):
+            self._aside.pop(entry.facts.uid, None)
+            self.actions.set_reason(entry, None, "its claims are allocated")
+            if entry.facts.gated:
+                self.actions.add(UngatePod(pod=entry.pod))
 
-    def set_waiting(self, entry: PodEntry) -> None:
+    def set_waiting(self, entry: PodEntry, *, is_decided: bool = False) -> None:
         """Remove the pod's plan and set the stage WAITING; the next decision includes the pod.
 
         An ungated pod of another scheduler that has candidate nodes becomes an unplanned pod instead.
+
+        Args:
+            is_decided: the present decision has included the pod already.
         """
         if entry.gang is not None and entry.stage in UNBOUND:
-            self.broken_gangs.add(entry.gang)
+            self._broken_gangs.add(entry.gang)
+        confined = entry.facts.candidate_nodes and not (entry.facts.uses_our_scheduler or entry.facts.gated)
+        if not self.advance(entry, PodEvent.CONFINED if confined else PodEvent.SUBMITTED):
+            return
         self.set_plan(entry, None)
         entry.after = frozenset()
-        if entry.facts.candidate_nodes and not (entry.facts.uses_our_scheduler or entry.facts.gated):
+        self._aside.pop(entry.facts.uid, None)
+        if confined:
             self.scheduler.finished(entry.id)  # its candidate nodes cannot be changed any more
-            entry.stage = Stage.ASIDE
-            self.unplanned[entry.facts.uid] = None
-            self.unplanned_added = True
-            return
-        entry.stage = Stage.WAITING
-        self.aside.pop(entry.facts.uid, None)
-        self.newcomers[entry.id] = None
+            self.unplanned.put(entry.facts.uid)
+        elif not is_decided:
+            self._newcomers[entry.id] = None
 
-    def set_reason(self, entry: PodEntry, reason: Reason | None, message: Text) -> None:
-        """Set why the pod waits (None: it does not wait), to be reported by ``add_due_reports``.
+    def take_newcomers(self) -> list[AllocationId]:
+        """Return and forget the requests that were submitted since the last decision."""
+        newcomers = list(self._newcomers)
+        self._newcomers.clear()
+        return newcomers
 
-        The message is rendered for users of the pod's namespace.
+    def remove_newcomer(self, entry: PodEntry) -> None:
+        """Remove the pod from the pods that the next decision includes."""
+        self._newcomers.pop(entry.id, None)
+
+    def take_broken_gangs(self) -> list[GangName]:
+        """Return and forget the gangs of which a member lost its plan."""
+        broken = list(self._broken_gangs)
+        self._broken_gangs.clear()
+        return broken
+
+    def release(self, entry: PodEntry, event: PodEvent, nodes: tuple[str, ...]) -> None:
+        """Report an event that leads to RELEASING: add the action that writes the plan and removes the pod's gate.
+
+        Args:
+            nodes: see ``ReleasePod``.
         """
-        text = self.text_for(entry.pod, message)
-        if (entry.reason, entry.message) != (reason, text):
-            entry.reason, entry.message = reason, text
-            if reason is not None or entry.reported is not None:
-                self._unreported.setdefault(entry.facts.uid, math.inf)
-            else:
-                self._unreported.pop(entry.facts.uid, None)
+        assert entry.plan is not None
+        if self.advance(entry, event):
+            entry.releases += (entry.plan.id,)
+            self.actions.add(ReleasePod(pod=entry.pod, plan=entry.plan, nodes=nodes))
 
-    def add_due_reports(self, now_s: float) -> None:
-        """Add reports for pods that have waited for REPORT_AFTER_S, and for reported pods that wait no longer.
+    def wait_for_devices(self, entry: PodEntry, after: frozenset[str]) -> None:
+        """Report that the evicted pods ``after`` still use the planned devices; see ``take_unblocked``."""
+        if self.advance(entry, PodEvent.ASSIGNED_BUSY):
+            entry.after = after
+            self._placed[entry.facts.uid] = None
 
-        Most pods are planned at once; a report for each would cost the API server more than their plans.
-        """
-        for uid, before_s in list(self._unreported.items()):
-            entry = self.entries[uid]
-            reason, message = entry.reason, entry.message
-            if reason is not None:
-                due_s = min(before_s, now_s + (REPORT_AGAIN_S if reason is entry.reported else REPORT_AFTER_S))
-                if due_s > now_s:
-                    self._unreported[uid] = due_s
-                    continue
-            del self._unreported[uid]
-            entry.reported = reason
-            own = bool(entry.facts.node) or entry.own_condition
-            self.add_action(Report(pod=entry.pod, reason=reason, message=message, own_condition=own))
+    def waiting_for(self, uid: str) -> list[PodEntry]:
+        """Return the pods that are planned on devices which the evicted pod still uses."""
+        placed = [self._entries[name] for name in self._placed]
+        return [entry for entry in placed if entry.stage is Stage.PLACED and uid in entry.after]
 
-    def text_for(self, pod: PodName, message: Text) -> str:
-        """Return the text of a message without names that users of the pod's namespace may not read."""
+    def take_unblocked(self, uid: str) -> list[PodEntry]:
+        """Record that an evicted pod has ended; return the pods whose devices it was the last to use."""
+        unblocked: list[PodEntry] = []
+        for name in list(self._placed):
+            entry = self._entries[name]
+            entry.after -= {uid}
+            if entry.stage is not Stage.PLACED or not entry.after:
+                del self._placed[name]
+                unblocked += [entry] if entry.stage is Stage.PLACED else []
+        return unblocked
 
-        def pod_of(uid: str) -> PodName | None:
-            found = self.entries.get(uid)
-            return found.pod if found is not None else None
-
-        return for_namespace(message, pod.namespace, queues=lambda: self._queues_of(pod.uid), pod_of=pod_of)
-
-    def _queues_of(self, uid: str) -> set[str]:
-        """Return the pod's queue and the queues above it."""
-        entry, form = self.entries.get(uid), self.scheduler.scheduler.tree.form
-        number = form.index.get(entry.bundle.request.queue) if entry is not None and entry.bundle is not None else None
-        path = form.paths[number] if number is not None else ()
-        return {name for name, one in form.index.items() if one in path}
+    def evict(self, entry: PodEntry, action: EvictPod) -> None:
+        """Report that the pod is to be evicted, and add the action."""
+        if self.advance(entry, PodEvent.EVICTION_REQUESTED):
+            self.actions.add(action)
 
     def _unindex(self, entry: PodEntry) -> None:
-        there = self.on_node.get(entry.node)
+        there = self._on_node.get(entry.node)
         if there is not None:
             there.discard(entry.facts.uid)
             if not there:
-                del self.on_node[entry.node]
+                del self._on_node[entry.node]
 
     def _index(self, entry: PodEntry) -> None:
         if entry.node and entry.facts.uid in self.entries:
-            self.on_node.setdefault(entry.node, set()).add(entry.facts.uid)
+            self._on_node.setdefault(entry.node, set()).add(entry.facts.uid)
         if entry.plan is not None and not entry.facts.node:
-            self.unbound[entry.facts.uid] = None
+            self._unbound[entry.facts.uid] = None
         else:
-            self.unbound.pop(entry.facts.uid, None)
+            self._unbound.pop(entry.facts.uid, None)

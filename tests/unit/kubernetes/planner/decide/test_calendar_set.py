@@ -8,7 +8,7 @@ from tests.unit.kubernetes.planner.world import SETTINGS, World, until
 from calabash.adapters.kube.objects.core import POD
 from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.planner.state.store import PodEntry
+from calabash.kubernetes.planner.state.pod_entry import PodEntry
 from calabash.model.request import GpuRequest
 from calabash_testing.clock import VirtualClock
 

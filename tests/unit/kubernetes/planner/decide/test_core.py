@@ -24,7 +24,7 @@ from calabash.kubernetes.planner.state.facts import (
     SliceFacts,
     WritePlan,
 )
-from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.pod_request import ContainerKind, GangSource
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId, GpuRequest, Selector

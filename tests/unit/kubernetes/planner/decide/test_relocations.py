@@ -20,7 +20,7 @@ from calabash.kubernetes.planner.decide.decisions import PROTECTED_S
 from calabash.kubernetes.planner.decide.relocations import REPLACEMENT_TIMEOUT_S, TERMINATION_TIMEOUT_S
 from calabash.kubernetes.planner.state.budgets import BudgetFacts
 from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceFacts, NodeFacts, QueueFacts
-from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 

@@ -78,11 +78,13 @@ def test_changing_numbers_are_reported_every_ten_seconds() -> None:
     cluster.settle()
     uid = cluster.create(WHOLE)
     for second in range(30):
-        cluster.core.store.set_reason(cluster.core.store.entries[uid], Reason.NO_CAPACITY, f"{second} are before it")
+        cluster.core.store.actions.set_reason(
+            cluster.core.store.entries[uid], Reason.NO_CAPACITY, f"{second} are before it"
+        )
         pass_s(cluster, 1)
     said = [r.message for r in reports(cluster, uid)]
     assert said == [f"{second} are before it" for second in (1, 12, 23)]
-    cluster.core.store.set_reason(cluster.core.store.entries[uid], Reason.QUEUE_OVER_LIMIT, "another reason")
+    cluster.core.store.actions.set_reason(cluster.core.store.entries[uid], Reason.QUEUE_OVER_LIMIT, "another reason")
     pass_s(cluster, 2)
     assert reports(cluster, uid)[-1].reason is Reason.QUEUE_OVER_LIMIT, "that is told at once"
 

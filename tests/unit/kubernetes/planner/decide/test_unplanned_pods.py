@@ -28,7 +28,7 @@ from calabash.kubernetes.planner.state.facts import (
     WritePlan,
 )
 from calabash.kubernetes.planner.state.node_backoff import BACKOFF_S, PATIENCE_S, NodeBackoff
-from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 

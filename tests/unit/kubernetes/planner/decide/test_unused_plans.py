@@ -11,7 +11,7 @@ from tests.unit.kubernetes.planner.virtual import Cluster
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.decide.unused_plans import DELAY_MAX_S, REFUSED_S, UNBOUND_S
 from calabash.kubernetes.planner.state.deferrals import Deferrals, EarlyEnd
-from calabash.kubernetes.planner.state.store import Stage
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 

@@ -13,8 +13,8 @@ from calabash.adapters.kube.objects.core import EVENT, NAMESPACE, PDB, POD, PodD
 from calabash.adapters.kube.objects.resources import QUEUE
 from calabash.kubernetes.planner.state.budgets import BudgetFacts, LabelTerm
 from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceFacts, PodFacts, QueueFacts
+from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.planner.state.queues import KubeQueues
-from calabash.kubernetes.planner.state.store import Stage
 from calabash.kubernetes.planner.watch.facts_from_objects import budget_facts
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
