@@ -59,7 +59,7 @@ def main() -> int:
 async def _warm_up(application: Application, sessions: Sessions, pool: PoolStreams) -> None:
     """Send some requests to the application, so that all modules are imported before privileges are dropped.
 
-    Their files may not be readable afterwards. The requests need no answer of the pool.
+    Afterwards, the files of the modules may not be readable. The requests need no answer of the pool.
     """
     for path in WARM_UP_PATHS:
 

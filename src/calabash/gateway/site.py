@@ -248,7 +248,7 @@ def _status_and_error(error: Exception) -> tuple[int, CalabashError]:
 
 
 async def _download(file: PageFile, shown: Mapping[str, Any], ending: str) -> Response[bytes]:
-    """Return the page as a file for download."""
+    """Return the data of a page as a file for download, in one of its formats; ``ending`` ends the file name."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", file.name(shown))[:100] or "page"
     headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
     return Response(await asyncio.to_thread(file.write, shown), media_type=file.media_type, headers=headers)

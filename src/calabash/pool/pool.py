@@ -246,7 +246,7 @@ class Pool:
 
 
 def processes_of(agent: NodeAgent, allocation: AllocationId) -> list[Process]:
-    """Return the processes of one allocation. Does not look up the processes of other allocations."""
+    """Return the processes of one allocation. Reads no others, so the cost does not grow with the allocations."""
     found = agent.snapshot(processes=True, only=[allocation]).allocations
     return next((list(a.processes) for a in found if a.record.id == allocation), [])
 

@@ -59,7 +59,7 @@ class Forwarder:
     Args:
         pool: client of the pool.
         credential: the gateway's own credential, for the exchange of login codes.
-        principals: users of tokens.
+        principals: finds the user of a token.
         user_rate: rate limit of requests for each user, over all tokens of the user.
         watchers: serves streams of changes.
     """
@@ -135,8 +135,8 @@ class Forwarder:
 def _require_code(body: bytes) -> None:
     """Raise CalabashError unless the body requests a session for a login code, and nothing else.
 
-    The gateway forwards this request with its own credential, which also permits sessions for a subject, without a
-    code. A client without a token must not be able to use that.
+    A client sends such a request without a token, so the gateway forwards it with its own credential. That credential
+    also permits sessions without a code, for a subject of the identity provider; clients must not get these.
     """
     try:
         order = msgspec.json.decode(body, type=SessionOrder)

@@ -30,7 +30,7 @@ class PoolOfVisitor:
         token: token of the visitor, or the gateway's own credential if ``session`` is set.
         session: ID of the console session of the visitor; "" for a visitor with a token.
         origin: headers with the address of the client, for the pool's audit log.
-        holder: principal whose share of the open requests these requests use.
+        holder: name of the credential for which the requests count in the limit of open requests; "" for none.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ PEER, CONNECTION = "calabash.peer", "calabash.connection"  # keys in the state o
 
 
 def headers_of(scope: Any) -> dict[str, str]:
-    """Return the headers of a request with lower-case names; of several headers with one name, the last."""
+    """Return the headers of a request by lower-case name; if a name occurs several times, the last header counts."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
@@ -263,7 +263,7 @@ class RequestGuard:
 
 
 def _prove(scope: Any, status: int) -> None:
-    """Count the connection for the request's credential if that was accepted.
+    """Count the connection for the credential of the request if the credential was accepted.
 
     A token is accepted if the pool has answered with success, a session if its proof is valid.
     """

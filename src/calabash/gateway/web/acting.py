@@ -15,7 +15,7 @@ SAID_MAX = 500
 
 
 class AnyJob(msgspec.Struct, kw_only=True, frozen=True):
-    """Job in a reply that contains more than the job."""
+    """Job in the reply to a request that has started one."""
 
     id: str
 

@@ -76,8 +76,8 @@ class Form:
         name: last part of the form's path, ``/do/NAME``.
         needs: permission that the visitor must have for the page to offer the form; "" offers it to all.
         endpoint: endpoint of the pool that the form calls.
-        at: fields with the values of the variable segments of the endpoint's path, which are not part of the body;
-            None for fields with the names of the segments.
+        at: names of the fields whose values are put into the variable segments of the endpoint's path, in their order;
+            these fields are not part of the body. None: the fields have the same names as the segments.
         back: page shown next; ``{NAME}`` is filled from the reply or a field.
         said: message on the next page, with the same placeholders.
         fields: parser of each field of the body; empty fields are left out.

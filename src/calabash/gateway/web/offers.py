@@ -12,7 +12,7 @@ from calabash.model.tenancy import Member, Principal, Role, TokenScope
 
 
 def visitor(me: Me) -> Principal:
-    """Return the visitor as a principal of the model."""
+    """Return the visitor as a principal, for which the table of roles gives the allowed actions."""
     return Principal(
         user=me.user,
         uid=me.uid,
@@ -24,7 +24,7 @@ def visitor(me: Me) -> Principal:
 
 
 def offered(me: Me | None) -> frozenset[str]:
-    """Return all actions that the visitor may do on the platform or in one of its tenants."""
+    """Return all actions that the visitor may perform on the platform or in one of the visitor's tenants."""
     if me is None:
         return frozenset()
     principal = visitor(me)
@@ -35,7 +35,7 @@ def offered(me: Me | None) -> frozenset[str]:
 
 
 def may(me: Me | None, action: str, tenant: str = "") -> bool:
-    """Return True if the visitor may do the action in the tenant, or on the platform if no tenant is given."""
+    """Return True if the visitor may perform the action on the platform, or in the tenant if one is given."""
     if me is None:
         return False
     return action in me.may or (bool(tenant) and Action(action) in allowed_actions(visitor(me), tenant=tenant))

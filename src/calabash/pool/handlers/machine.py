@@ -89,7 +89,10 @@ async def shutdown(state: State, request: Asked) -> replies.Stopping:
 
 
 async def _until_settled(pool: Pool) -> None:
-    """Wait up to SETTLE_S seconds for the release of allocations whose programs have ended; return at once if one is in use."""
+    """Wait up to SETTLE_S seconds until allocations whose programs have ended are released.
+
+    Return at once if an allocation has a process, or waits for the start of its program: it will not be released.
+    """
     deadline = time.monotonic() + SETTLE_S
     while pool.agent.records() and time.monotonic() < deadline:
         if await asyncio.to_thread(_in_use, pool):

@@ -163,7 +163,11 @@ def _uses(records: Iterable[AllocationRecord]) -> frozenset[FabricUse]:
 
 
 def _standing(conditions: Iterable[FabricCondition]) -> dict[DeviceUuid, set[str] | None]:
-    """Return the tenants in whose partitions each card was found on any plane; None if one plane's state is unknown."""
+    """Return for each card the tenants in whose partitions it was found.
+
+    A card can be on several fabrics (planes), each with a condition of its own. The tenants of all planes are returned
+    together. The value is None if the partitions of the card on one of the planes are unknown.
+    """
     found: dict[DeviceUuid, set[str] | None] = {}
     for one in conditions:
         known: Mapping[DeviceUuid, set[str] | None] = found

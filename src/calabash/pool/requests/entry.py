@@ -89,9 +89,10 @@ class EntryBounds:
 
     @contextmanager
     def joining(self, request: GpuRequest, who: Principal) -> Iterator[None]:
-        """Count a request as waiting, for the body of the context, which queues it. Raises USER_LIMIT beyond a limit.
+        """Count a request as waiting; the body of the context adds it to its queue. Raises USER_LIMIT beyond a limit.
 
-        If the body raises, the request is not counted any more. Otherwise the caller calls ``left`` when it is answered.
+        If the body raises, the request is not counted any more. Otherwise the caller calls ``left`` after the request
+        was granted or withdrawn.
         """
         exempt = self._permission.administrator(who)
         bounds = self._tenancy.people().tenants.get(request.tenant)

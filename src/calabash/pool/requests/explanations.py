@@ -138,6 +138,6 @@ def unhealthy_device(state: DeviceSnapshot) -> Message:
 
 
 def _memory(part: Slice) -> str:
-    """Return a text with the memory limit of a slice and the part of it that is guaranteed on the device."""
+    """Return a text with the memory limit of a slice; if it may spill, also the memory guaranteed on the device."""
     promised = f", {part.resident_mib} MiB of them promised on the card" if part.spill_mib else ""
     return f"{part.memory_mib or 'all'} MiB{promised}"

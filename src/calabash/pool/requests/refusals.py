@@ -67,10 +67,12 @@ class Refusal:
 
 
 def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuRequest) -> Refusal:
-    """Return the scheduler's explanation, with a line for each device of this machine on which the request does not fit.
+    """Return the explanation for the user. Its details name each device on which the request does not fit.
+
+    If the reason does not concern single devices, the details are the causes that the scheduler gives.
 
     Args:
-        told: explanation of the scheduler, which counts nodes.
+        told: explanation of the scheduler. It counts nodes and does not name the devices of this machine.
         states: present states of the devices.
         request: the request that is not placed.
     """

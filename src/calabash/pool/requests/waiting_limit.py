@@ -27,7 +27,7 @@ class WaitingLimit:
         self._waiting: Counter[str] = Counter()
 
     def join(self, whose: str, *, exempt: bool) -> None:
-        """Count a waiting request. Raises USER_LIMIT beyond the limit, unless ``exempt``."""
+        """Count a waiting request of user or tenant ``whose``. Raises USER_LIMIT beyond the limit, unless ``exempt``."""
         with self._lock:
             if self._waiting[whose] >= self._most and not exempt:
                 raise CalabashError(
@@ -38,7 +38,7 @@ class WaitingLimit:
             self._waiting[whose] += 1
 
     def leave(self, whose: str) -> None:
-        """Count a request as not waiting any more."""
+        """Count one waiting request of the user or tenant ``whose`` less."""
         with self._lock:
             self._waiting[whose] -= 1
             if self._waiting[whose] <= 0:
@@ -46,10 +46,10 @@ class WaitingLimit:
 
 
 class UserLocks:
-    """Locks per tenant and user.
+    """One lock for each tenant and user.
 
-    A limit is checked and the request is queued under the lock. So two concurrent requests of a user, each of which is within
-    the limit, cannot exceed it together.
+    The limit of slices per user is checked and the request is queued under the lock. So two concurrent requests of a
+    user, each of which is within the limit, cannot exceed it together.
     """
 
     def __init__(self) -> None:

@@ -102,7 +102,8 @@ def allocations(
     """Return a page of allocations and waiting requests; with ``page.all`` also ended ones, with ``page.ended`` only these.
 
     Args:
-        pid: show only what this process waits for or is a member of; 0: show what all processes have.
+        pid: return only the request that this process waits for, or the allocations of which it is a member process;
+            0: return those of all processes.
     """
     if page.ended:
         return _ended_page(pool, page, visibility)
@@ -152,7 +153,11 @@ def is_visible(waiting: WaitingRequest, visibility: Visibility) -> bool:
 def _page(
     items: Iterable[replies.AllocationView], limit: int, first: list[replies.AllocationView]
 ) -> replies.AllocationList:
-    """Return up to ``limit`` items and PAGE_BYTES_MAX bytes; ``next`` is set if there are more."""
+    """Return a page of up to ``limit`` items and about PAGE_BYTES_MAX bytes; ``next`` is set if there are more.
+
+    Args:
+        first: items at the beginning of the page, which do not count towards these limits.
+    """
     shown: list[replies.AllocationView] = []
     size = 0
     for item in items:

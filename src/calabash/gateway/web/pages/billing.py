@@ -48,7 +48,7 @@ def summed_by(visit: Visit) -> str:
 
 
 def usage(sums: billing.UsageSums, by: str, visit: Visit) -> Shown:
-    """Return the data of the usage table, most hours first, with the busy share of the held hours."""
+    """Return the data of the usage table, most hours first, with the percentage of GPU hours that were busy."""
     rows = sorted(sums.items, key=lambda s: -s.gpu_hours)
     return {
         "by": by,
@@ -66,7 +66,7 @@ def usage(sums: billing.UsageSums, by: str, visit: Visit) -> Shown:
 
 
 def plotted(parts: Sequence[billing.UsageSums], by: str) -> Shown:
-    """Return the GPU hours in each interval for the SERIES_MAX names with the most hours, in the form of uPlot.
+    """Return the data of a plot by uPlot: GPU hours in each interval, for the SERIES_MAX names with the most hours.
 
     Args:
         parts: sums of usage of consecutive intervals.

@@ -30,7 +30,7 @@ def listed(found: Sequence[jobs.JobView], queues: Sequence[str], visit: Visit) -
 
 
 def single(detail: jobs.JobDetail) -> Shown:
-    """Return the data of one job; it is over if it neither waits nor runs."""
+    """Return the data of one job; ``over`` is True if the job neither waits nor runs."""
     over = detail.job.state not in (jobs.JobState.WAITING, jobs.JobState.RUNNING)
     return {"detail": detail, "job": detail.job, "over": over}
 

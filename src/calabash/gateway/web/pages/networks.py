@@ -39,8 +39,8 @@ class NetworkRow:
         label: name within the VPC.
         cells: texts of the columns.
         state: its state.
-        host: host on which it is, "" for none.
-        own: True if the visitor's side created it and may delete it, False for an object of the platform.
+        host: host of the object; "" for none.
+        own: True if a user created the object, so that it can be deleted here; False if the platform created it.
     """
 
     kind: str
@@ -156,7 +156,10 @@ def listed(vpcs: Sequence[NetworkObjectView], visit: Visit) -> Shown:
 
 
 def tables(items: Sequence[NetworkObjectView], visit: Visit) -> list[NetworkTable]:
-    """Return a table for each kind that has objects; with ``kind`` in the URL only that one, divided into pages."""
+    """Return a table for each kind of which the VPC has objects, with at most SHOWN_MAX of them.
+
+    If the URL has ``kind``, only the table of this kind is returned, one page of it at a time.
+    """
     only, found = visit.query.get("kind", ""), []
     for kind, title, columns in KINDS:
         rows = [_row(item, columns) for item in items if item.kind == kind]
