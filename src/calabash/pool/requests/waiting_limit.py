@@ -27,7 +27,7 @@ class WaitingLimit:
         self._waiting: Counter[str] = Counter()
 
     def join(self, whose: str, *, exempt: bool) -> None:
-        """Count a waiting request of user or tenant ``whose``. Raises USER_LIMIT beyond the limit, unless ``exempt``."""
+        """Count a waiting request of user or tenant ``whose``. Raises USER_LIMIT beyond the limit unless ``exempt``."""
         with self._lock:
             if self._waiting[whose] >= self._most and not exempt:
                 raise CalabashError(
