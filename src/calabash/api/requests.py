@@ -350,7 +350,7 @@ def decode_query(pairs: dict[str, Any], shape: type[Shape]) -> Shape:
 
 
 def checked_name(text: str, *, what: str) -> str:
-    """Return a name of a path if it is valid. Raises CalabashError(BAD_REQUEST).
+    """Return a name from the path of a request if it is valid. Raises CalabashError(BAD_REQUEST).
 
     Args:
         what: kind of the object, for the error message.
@@ -374,7 +374,7 @@ def checked_part(text: str, *, what: str) -> str:
 
 
 def checked_login(text: str) -> str:
-    """Return a user name of a path if it is valid. Raises CalabashError(BAD_REQUEST)."""
+    """Return a user name from the path of a request if it is valid. Raises CalabashError(BAD_REQUEST)."""
     if _LOGIN.fullmatch(text) is None:
         raise CalabashError(
             f"user name {text[:128]!r} is not usable", hint="1 to 63 letters, digits and ._@-, a letter first"
@@ -383,7 +383,10 @@ def checked_login(text: str) -> str:
 
 
 def checked_id(text: str) -> str:
-    """Return an allocation ID of a path if it is valid. Raises CalabashError(NOT_FOUND), as for an unknown allocation."""
+    """Return an allocation ID from the path of a request if it is valid.
+
+    Raises CalabashError(NOT_FOUND), as for an unknown allocation.
+    """
     if _ID.fullmatch(text) is None:
         raise CalabashError(
             f"there is no allocation {text[:80]!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"

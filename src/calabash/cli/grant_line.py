@@ -13,7 +13,7 @@ _COMPUTE = {"fixed": "{}% of compute", "burst": "at least {}% of compute", "best
 
 
 def described(granted: Mapping[str, Any]) -> str:
-    """Return ``a4vr2z6kk: 8GiB and best-effort compute of device 0 (NVIDIA A100-SXM4-40GB), mode vgpu``."""
+    """Return an allocation as a line: ``a4vr2z6kk: 8GiB and best-effort compute of device 0 (H200), mode vgpu``."""
     slices = granted["slices"]
     devices = ", ".join(f"{part['device_index']} ({part['device_model']})" for part in slices)
     several = "each of devices" if len(slices) > 1 else "device"
@@ -21,7 +21,7 @@ def described(granted: Mapping[str, Any]) -> str:
 
 
 def compute(policy: str, percent: int) -> str:
-    """Return what a compute share means, ``at least 30% of compute``."""
+    """Return a compute share in words, as its policy guarantees it: ``at least 30% of compute`` with policy burst."""
     return _COMPUTE.get(policy, _COMPUTE["fixed"]).format(percent)
 
 

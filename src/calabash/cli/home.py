@@ -99,7 +99,10 @@ def uses_system_pool() -> bool:
 
 
 def own_file(name: str) -> Path:
-    """Return the path of a file of the pool in this home. Raises NOT_PERMITTED if only root's pool could have it."""
+    """Return the path of a file in the home of this user's pool.
+
+    Raises NOT_PERMITTED if commands go to the system pool and this home has no such file: root owns the system's home.
+    """
     if uses_system_pool() and not os.path.lexists(os.path.join(directory(), name)):
         from calabash.adapters.pool.system import SYSTEM_HOME  # noqa: PLC0415
 

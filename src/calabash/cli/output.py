@@ -70,7 +70,12 @@ def printable(text: str) -> str:
 
 
 def emit(kind: str, rows: Sequence[Row], columns: Sequence[Column], fmt: str, *, name: str = "id") -> None:
-    """Print rows in a format; ``kind`` is the kind of the JSON or YAML list."""
+    """Print rows in a format.
+
+    Args:
+        kind: kind of the JSON or YAML list.
+        name: field that ``-o name`` prints of each row.
+    """
     if fmt in ("json", "yaml"):
         click.echo(document(kind, rows, fmt))
     elif fmt == "name":

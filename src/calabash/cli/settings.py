@@ -112,11 +112,11 @@ class Target:
     """The object that a command creates or changes.
 
     Args:
-        kind: of the document that ``-o json`` prints.
-        put: endpoint that creates or changes it.
-        show: endpoint that shows it alone, or without variable segments the list that has it.
+        kind: kind of the document that ``-o json`` prints.
+        put: endpoint that creates or changes the object.
+        show: endpoint that shows the object; if its path has no variable segments, it shows the list with the object.
         values: values of the variable segments of these endpoints.
-        name: as it is printed.
+        name: name of the object, which is printed.
         fmt: the output format.
     """
 
@@ -134,9 +134,9 @@ def create(target: Target, body: dict[str, Any]) -> None:
 
 
 def change(target: Target, body: dict[str, Any], *, command: str) -> None:
-    """Change what ``body`` has of the object, which must exist, and print it.
+    """Change the settings of the object that ``body`` has, and print the object, which must exist.
 
-    Raises BAD_REQUEST if the command names nothing.
+    Raises BAD_REQUEST if ``body`` is empty.
     """
     if not body:
         raise CalabashError("no change was given", hint=f"see `calabash {command} set --help`")

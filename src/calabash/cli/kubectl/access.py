@@ -63,7 +63,7 @@ def connect(kubeconfig: str, context: str) -> tuple[KubeClient, str]:
 
 
 def in_users_words(error: CalabashError) -> CalabashError:
-    """Return an error of the API server with a hint for the user of a terminal; other errors are returned unchanged."""
+    """Return an error of the API server with a hint for the user of this command; return other errors unchanged."""
     from calabash.adapters.kube import KubeError  # noqa: PLC0415
 
     if not isinstance(error, KubeError):
@@ -112,7 +112,7 @@ def pods_that_ask(client: KubeClient, namespace: str = "") -> Sequence[Pod]:
 
 
 def _our_schedulers(client: KubeClient) -> list[str]:
-    """Return the names of Calabash's schedulers: the default one, and one for each pool that a queue is labelled with."""
+    """Return the names of Calabash's schedulers: the default one, and one for each pool in a label of a queue."""
     from calabash.adapters.kube.objects.resources import QUEUE  # noqa: PLC0415
     from calabash.kubernetes.objects.names import POOL, SCHEDULER  # noqa: PLC0415
     from calabash.kubernetes.objects.shards import scheduler_of  # noqa: PLC0415

@@ -63,14 +63,19 @@ class DeviceDrain(Drain):
         self._reason = reason
 
     def cordon(self, *, on: bool = True) -> None:
-        """Stop placing pods on the device, or allow it again; undraining also clears other reasons for being out of service."""
+        """Drain the device, so that no pods are placed on it; if ``on`` is False, return it to service."""
         if on:
             self.want({"drained": True, "reason": self._reason})
         else:
             self.order("undrain", {"drained": None, "reason": None})
 
     def order(self, what: str, more: Mapping[str, object] | None = None) -> str:
-        """Write a one-time order into the spec and return its ID."""
+        """Write an order, which the node's agent carries out once, into the spec; return the ID of the order.
+
+        Args:
+            what: ``undrain``, ``test`` or ``reset``.
+            more: further settings of the device to write at the same time.
+        """
         number = secrets.token_hex(8)
         self.want({**(more or {}), "order": {"id": number, "what": what}})
         return number

@@ -113,7 +113,7 @@ def asked(pod: Pod) -> list[Row]:
 
 
 def queue_of(pod: Pod, queues: Mapping[str, str]) -> str:
-    """Return the pod's queue, else its namespace's; "" if the user may not read it."""
+    """Return the queue that the pod requests, else that of its namespace; "" if the user may not read namespaces."""
     request = request_of(pod)
     return (request.queue if request is not None else "") or queues.get(pod.metadata.namespace, "")
 

@@ -114,7 +114,7 @@ def tree(queues: Sequence[KubeQueue]) -> Iterator[tuple[int, KubeQueue]]:
 
 
 def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) -> list[dict[str, Any]]:
-    """Return one row for each queue, from the planner's status, else from the pods."""
+    """Return one row for each queue: its amounts from the status that the planner wrote, else counted from pods."""
     from calabash.adapters.kube.objects.resources import KubeQueueStatus  # noqa: PLC0415
 
     made: dict[str, dict[str, Any]] = {}
@@ -218,7 +218,7 @@ def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
 
 
 def _read(client: KubeClient) -> tuple[list[KubeQueue], dict[str, QueueTally] | None]:
-    """Return the queues, including the default queue, and the pods' amounts; None if the user may not read all pods."""
+    """Return all queues and their tallies by name; no tallies (None) if the user may not read all pods."""
     from calabash.adapters.kube.objects.meta import ObjectMeta  # noqa: PLC0415
     from calabash.adapters.kube.objects.resources import QUEUE, KubeQueue  # noqa: PLC0415
     from calabash.model.request import DEFAULT_QUEUE  # noqa: PLC0415

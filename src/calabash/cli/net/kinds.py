@@ -32,6 +32,8 @@ class NetOption:
     """Option of ``create`` and ``set``.
 
     Args:
+        field: field of the object's spec that the option sets; "" for an option that ``NetKind.spec`` handles.
+        text: help text of the option.
         read: converts the option's value to that of the field; None: the value is used unchanged.
         several: True if it takes values separated by commas, or can be repeated.
         needed: True if ``create`` requires it.
@@ -62,7 +64,7 @@ class NetOption:
         return click.option(self.flag, self.parameter, type=self.type or str, **named)(command)
 
     def value(self, name: str, given: Any, ports: Ports) -> Any:
-        """Return the value of the field."""
+        """Return the value of the field for the option's value ``given``, for the object ``name``."""
         found = words(given) if self.several else given
         return self.read(vpc_of(name), found, ports) if self.read else found
 
@@ -77,7 +79,7 @@ class NetKind:
         noun: noun with its article, for help texts.
         path: form of the objects' names, for help texts.
         columns: columns of ``list``, besides name, generation and state.
-        spec: sets fields of the object for options that are more than one field each.
+        spec: sets fields of the object that one option does not set alone; called after all other fields are set.
         only: fields that objects of this group have, and that ``create`` sets.
         create: True if the group has ``create`` and ``set``.
     """
@@ -125,7 +127,7 @@ def _backends_text(row: Row) -> str:
 
 
 def _balancer(name: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
-    """Set the address, number and layer of a load balancer; HTTP checks and TLS need layer 7."""
+    """Set address, port number, health check, certificate and layer of a load balancer. HTTP and TLS need layer 7."""
     if given.get("vip") is not None:
         spec["vip"], spec["vip_number"] = net_parsing.address_and_number(given["vip"], "--vip")
     if given.get("check") is not None or given.get("interval") is not None or given.get("failures") is not None:

@@ -56,7 +56,7 @@ def change(pool: ApiClient, kind: str, name: str, changed: Change) -> Any:
 
 
 def spec_of(kind: NetKind, name: str, given: Given, known: Spec, pool: ApiClient) -> Spec:
-    """Return the known fields with those that the options set."""
+    """Return the spec of an object: the fields in ``known``, those it has before, changed as the options say."""
     ports = ports_of(pool)
     said = {option: given[option.parameter] for option in kind.options if given[option.parameter] not in (None, ())}
     spec = {**known, **kind.only}

@@ -159,7 +159,7 @@ def _other_users() -> Iterator[Finding]:
 
 
 def membership(status: Mapping[str, Any]) -> Finding:
-    """Check if the pool's membership of processes is enforced by the kernel; otherwise it serves its own user only."""
+    """Check if the kernel records the allocation of each process; if it does not, the pool serves its own user only."""
     kernel = status["membership"] == "kernel"
     return Finding(
         check="membership",

@@ -72,7 +72,10 @@ def _tried(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _another_python(interpreter: Path, barrier: Barrier | None) -> str:
-    """Return a second remedy, an environment with another Python, if the barrier is outside the environment; else ""."""
+    """Return a second remedy, to make the virtual environment again with another Python; "" if that would not help.
+
+    It helps if the path component that excludes other users is outside the environment, as of a Python in /root.
+    """
     environment = interpreter.parent.parent
     if barrier is None or environment.name != ".venv" or _barrier((environment, False)):
         return ""

@@ -196,7 +196,10 @@ def _text(log: Path, start: int) -> str:
 
 
 def _with_what_runs(error: CalabashError) -> CalabashError:
-    """Return the error; if another pool runs already, with the node that it serves, which may not be the requested one."""
+    """Return the error; if a pool runs already, name the node of that pool in it.
+
+    The user may have requested another node, for example a simulated one.
+    """
     if error.reason is not Reason.POOL_RUNNING:
         return error
     try:

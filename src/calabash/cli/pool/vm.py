@@ -151,7 +151,10 @@ def _rows() -> list[Any]:
 
 
 def _devices(granted: Row) -> list[str]:
-    """Return PCI addresses or UUIDs of mediated devices: the card, then its other functions, such as audio."""
+    """Return the PCI addresses of an attached card and of its other functions, such as audio.
+
+    A virtual function that is a mediated device has a UUID instead of a PCI address.
+    """
     environment = granted["environment"]
     names = environment.get("CALABASH_PCI") or environment.get("CALABASH_MDEV") or ""
     return [name for name in (*names.split(","), *environment.get("CALABASH_PCI_BESIDE", "").split(",")) if name]

@@ -241,7 +241,10 @@ def _listed(month: str, tenant: str) -> list[Any]:
 
 
 def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) -> list[str]:
-    """Return the numbers of a month's invoices that ``meant`` selects, or the given number. Raises NOT_FOUND for none."""
+    """Return the numbers of the invoices that the argument ``what`` names: a month, or the number of one invoice.
+
+    Of a month, ``meant`` selects invoices. Raises NOT_FOUND if it selects none.
+    """
     if re.fullmatch(r"\d{4}-\d{2}", what) is None:
         return [what]
     found = [row["number"] for row in _listed(what, tenant) if meant(row)]
