@@ -157,6 +157,9 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -
     """Wait until the daemon answers; raise the error that it printed if it ended instead.
 
     Raises TIMEOUT, and terminates the daemon, if it reports no further step of its start within NO_PROGRESS_S.
+
+    Args:
+        start: size of the log before the daemon was started, where its output begins.
     """
     begun = time.monotonic()
     deadline, step = begun + NO_PROGRESS_S, ""
@@ -183,13 +186,13 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -
 
 
 def _last_step(log: Path, start: int) -> str:
-    """Return the last step of its start that the daemon has written into the log."""
+    """Return the last step that the daemon has logged of its start; "" for none."""
     found = _STEP.findall(_text(log, start))
     return str(found[-1]) if found else ""
 
 
 def _text(log: Path, start: int) -> str:
-    """Return what was written into the log since ``start``, at most a mebibyte."""
+    """Return the text of the log from position ``start`` on, at most a mebibyte."""
     with log.open("rb") as source:
         source.seek(start)
         return source.read(1 << 20).decode(errors="replace")
@@ -219,7 +222,10 @@ def served_node(status: Mapping[str, Any]) -> str:
 
 
 def _failure(log: Path, start: int, code: int) -> CalabashError:
-    """Return the error that the daemon printed to its log, as ``error [reason]: message`` and ``hint: ...``."""
+    """Return the error that the daemon printed to its log before it ended with exit code ``code``.
+
+    The log has it as the lines ``error [reason]: message`` and ``hint: ...``.
+    """
     lines = _text(log, start).splitlines()
     message, hint, reason = "", f"see {log}", Reason.CONFLICT
     for line in lines:

@@ -58,7 +58,15 @@ def start_remote(
     span: bool,
     quiet: bool = False,
 ) -> NoReturn:
-    """Replace this process by ``command`` on devices of another machine; unless ``quiet``, print why it waits.
+    """Replace this process by ``command`` on devices of another machine.
+
+    Args:
+        given: values of the options of ``calabash run``, by flag.
+        filters: conditions on the devices, as the user entered them.
+        servers: names of the servers to ask; empty: all that the user has added.
+        lease: IDs of reservations to use, separated by commas; "" to request new leases.
+        span: True if devices of several servers may be used together.
+        quiet: False to print why the request waits.
 
     Raises:
         CalabashError: if no server has the devices within the time to wait.
@@ -75,7 +83,10 @@ def start_remote(
 
 
 def write_keys(granted: Sequence[tuple[RemoteServerClient, Any]]) -> list[tuple[RemoteServerClient, str, float]]:
-    """Store the keys of the leases and return their servers, IDs and grace periods; if a key cannot be stored, release all."""
+    """Store the keys of new leases; return for each lease its server, its ID and its grace period in seconds.
+
+    If a key cannot be stored, release all leases.
+    """
     try:
         for server, grant in granted:
             account().write_key(server, grant["id"], grant["key"], grant["grace_s"])
@@ -91,7 +102,10 @@ def write_keys(granted: Sequence[tuple[RemoteServerClient, Any]]) -> list[tuple[
 
 
 def _environment(keys: Sequence[Path]) -> dict[str, str]:
-    """Return the environment for the client library; several leases need the library that joins sessions."""
+    """Return the environment that makes a program load the client library with the leases of these key files.
+
+    For several leases, the library is another one, which joins their sessions.
+    """
     libraries = shim_library().parent.parent / "remote"
     where = [f"file:{path}" for path in keys]
     if len(where) == 1:
@@ -102,10 +116,14 @@ def _environment(keys: Sequence[Path]) -> dict[str, str]:
 def leases(
     order: Mapping[str, Any], names: Sequence[str], *, span: bool, quiet: bool = False
 ) -> Sequence[tuple[RemoteServerClient, Any]]:
-    """Return leases for the order with their servers: one, or with ``span`` as few as needed.
+    """Request leases from servers; return each lease with its server: one lease, or with ``span`` as few as needed.
 
     If devices are not free while leases of the user's own ended runs are being released, the order is tried once more.
     Unless ``quiet``, one line on standard error says that the order waits, and why.
+
+    Args:
+        order: the requested devices, as the options describe them.
+        names: names of the servers to ask; empty: all that the user has added.
     """
     ended, waits = account().ended_runs(), _Waits(quiet=quiet)
     try:
@@ -200,7 +218,10 @@ def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict
 def _reserved(
     given: Mapping[str, Sequence[str]], lease: str, servers: Sequence[str], filters: Sequence[str]
 ) -> tuple[RemoteServerClient, str, float]:
-    """Return the server of a reservation, its full ID, and the grace period for renewals in seconds."""
+    """Return the server of a reservation, the full ID of its lease, and the grace period for renewals in seconds.
+
+    ``lease`` may be the beginning of the ID.
+    """
     asked = [flag for flag, values in given.items() if values] + (["--filter"] if filters else [])
     if asked:
         raise CalabashError(f"{asked[0]} cannot be used with --lease", hint="the reservation determines the devices")

@@ -193,7 +193,13 @@ class Billing:
     def invoices(
         self, page: billing.InvoicePage, *, tenants: frozenset[str] | None, drafts: bool
     ) -> billing.InvoiceList:
-        """Return a page of issued invoices without their lines; the first page begins with drafts if ``drafts`` is true."""
+        """Return a page of issued invoices, without their lines.
+
+        Args:
+            page: selects the invoices.
+            tenants: return only invoices of these tenants; None: of all.
+            drafts: True to begin the first page with the drafts.
+        """
         which = InvoiceFilter(tenant=page.tenant, month=page.month, after=page.after, limit=page.limit, tenants=tenants)
         issued = self._store.billing.invoices(which)
         first = self._store.billing.drafts(which) if drafts and not page.after else []

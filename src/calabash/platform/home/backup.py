@@ -52,8 +52,15 @@ def create_backup(url: str, target: Path) -> BackupFacts:
 def restore_pool(home: Path, url: str, source: Path, *, by: str) -> tuple[BackupFacts, str]:
     """Replace the database of a stopped pool with a backup, completely or not at all.
 
-    Return facts of the backup, and the first error in the chain of its audit log ("" if there is none). Raises CalabashError:
-    POOL_RUNNING, BAD_FILE, STORE_NEWER, STORE_UNAVAILABLE, DISK_FULL, CONFLICT.
+    Return facts of the backup, and the first error in the chain of its audit log ("" if there is none).
+
+    Args:
+        home: home of the pool.
+        url: URL of the pool's database.
+        source: file of the backup.
+        by: name of the user who restores, for the line that is added to the audit log.
+
+    Raises CalabashError: POOL_RUNNING, BAD_FILE, STORE_NEWER, STORE_UNAVAILABLE, DISK_FULL, CONFLICT.
     """
     with own_home(home):
         facts = checked_backup(source)

@@ -41,7 +41,10 @@ def require_room(home: Path) -> None:
 
 @contextmanager
 def own_home(home: Path) -> Iterator[None]:
-    """Create the home, set its modes and hold its lock. Raises POOL_RUNNING with the pid of the process that holds the lock."""
+    """Create the home, set its modes, and hold its lock while the context lasts.
+
+    Raises POOL_RUNNING, with the pid of the process that holds the lock, if a pool runs already.
+    """
     with disk_full_is_a_reason(f"cannot make {home}"):
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
         tighten(home)

@@ -43,7 +43,7 @@ def apply_file(
 ) -> tuple[list[NetworkChange], int]:
     """Apply a file, completely or not at all; return the change of each object, and the new revision.
 
-    A dry run returns the same changes and writes nothing.
+    If ``file.dry_run`` is true, return the same changes but write nothing.
 
     Args:
         certified: raises CalabashError if the certificate of a load balancer does not exist.

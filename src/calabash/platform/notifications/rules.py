@@ -49,7 +49,8 @@ class NoticeSender:
 class NotificationRules:
     """Notification rules of one pool. Safe for threads.
 
-    Methods with a principal raise CalabashError if it lacks permission or the change is invalid.
+    Methods with a principal raise CalabashError if it lacks permission or the change is invalid. Their parameter
+    ``tenant`` is the tenant of a rule, "" for the platform, or None for the default that ``_place`` describes.
 
     Args:
         sender: sends test notices.
