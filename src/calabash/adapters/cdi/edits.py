@@ -63,7 +63,11 @@ class ContainerEdits:
 
 
 def spec(kind: str, devices: dict[str, ContainerEdits]) -> dict[str, Any]:
-    """Return the spec as JSON values.
+    """Return a CDI spec as JSON values.
+
+    Args:
+        kind: common first part of the device names, ``vendor/class``.
+        devices: edits by the last part of the device name; a container requests ``vendor/class=name``.
 
     Raises CalabashError(BAD_REQUEST) if a runtime would refuse the spec.
     """

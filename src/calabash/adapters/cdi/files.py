@@ -44,6 +44,10 @@ def write_spec(directory: Path, name: str, kind: str, devices: Mapping[str, Cont
     The file can be read by root only, because it names claims and slots of tenants. It is not synced to disk: the
     directory is empty after a restart of the machine anyway.
 
+    Args:
+        kind: ``vendor/class`` of the devices.
+        devices: edits by device name.
+
     Raises:
         CalabashError: BAD_REQUEST if the spec is not valid, TOO_LARGE above SPEC_BYTES_MAX, BAD_FILE if the file cannot
             be written.

@@ -34,11 +34,13 @@ class SystemClock:
 class SteadyClock:
     """Calendar that is read once from another clock and advanced by that clock's monotonic time.
 
-    Durations between stored calendar times stay right when the system's calendar is set. The calendar of this clock is
-    then wrong by the same amount until a new clock is made.
+    If the system's calendar is set, this clock does not follow it. Durations between stored times of this clock stay
+    right, but its calendar then differs from the system's until a new SteadyClock is made.
 
     Args:
-        start: ``start`` of an earlier SteadyClock of the same boot, which is continued; None to start now.
+        clock: the other clock.
+        start: attribute ``start`` of an earlier SteadyClock of the same boot, to show the same time as that clock;
+            None to read the calendar now.
     """
 
     def __init__(self, clock: Clock, start: tuple[float, int] | None = None) -> None:
@@ -50,7 +52,7 @@ class SteadyClock:
         return start_s + (self._clock.monotonic_ns() - start_ns) / 1e9
 
     def ahead_s(self) -> float:
-        """Return how many seconds the calendar has been set forward since the start, negative for back."""
+        """Return by how many seconds the other clock's calendar was set forward since the start; negative if back."""
         return self._clock.now_s() - self.now_s()
 
     def monotonic_ns(self) -> int:

@@ -67,7 +67,7 @@ def layout(invoice: InvoiceView) -> InvoiceLayout:
 
 
 def _due(invoice: InvoiceView) -> list[tuple[str, str]]:
-    """Return the credit notes that settle the invoice and the amount due; [] without credit notes."""
+    """Return pairs of text and amount: the invoice's credit notes, then the amount due; [] without credit notes."""
     if not invoice.settled:
         return []
     parts = [(f"Credit note {one.number}, {one.reason}", _negative(one.amount)) for one in invoice.settled]

@@ -1,4 +1,7 @@
-"""NUMA nodes of the host that are GPU memory: on GH200 and GB200, unless the driver does not expose it."""
+"""NUMA nodes of the host that are GPU memory.
+
+Only GH200 and GB200 have such nodes, and only if the driver exposes GPU memory to the host.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class _Question(Generic[T]):
         return not self._unanswered.locked()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the result, once; return False if it has not come within ``timeout_s``."""
+        """Wait for the result; return False if it has not come within ``timeout_s``. Must be called only once."""
         return self._unanswered.acquire(timeout=timeout_s)
 
 

@@ -70,7 +70,12 @@ class Partitioning(Protocol):
         ...
 
     def multiprocessors(self, uuid: DeviceUuid, part: DeviceUuid) -> int:
-        """Return the number of multiprocessors of a compute instance; 0 if the driver does not report it."""
+        """Return the number of multiprocessors of a compute instance; 0 if the driver does not report it.
+
+        Args:
+            uuid: UUID of the card.
+            part: UUID of the compute instance.
+        """
         ...
 
     def enable(self, uuid: DeviceUuid, enabled: bool) -> None:
@@ -91,20 +96,29 @@ class Partitioning(Protocol):
         """Create a compute instance of ``compute`` slices in a GPU instance.
 
         Args:
-            start: first slice, if the driver supports a choice; -1 lets the driver choose.
+            instance: number of the GPU instance.
+            start: first compute slice, if the driver supports a choice; -1 lets the driver choose.
 
         Raises CalabashError(NO_CAPACITY) if too few slices are free, or those at ``start`` are taken.
         """
         ...
 
     def destroy_part(self, uuid: DeviceUuid, instance: int, part: int) -> None:
-        """Destroy a compute instance. Raises CalabashError: CONFLICT while a process uses it, NOT_FOUND if it is gone."""
+        """Destroy a compute instance.
+
+        Args:
+            uuid: UUID of the card.
+            instance: number of the GPU instance.
+            part: number of the compute instance within it.
+
+        Raises CalabashError: CONFLICT while a process uses the compute instance, NOT_FOUND if it does not exist.
+        """
         ...
 
     def destroy(self, uuid: DeviceUuid, instance: int) -> None:
         """Destroy a GPU instance.
 
-        Raises CalabashError: CONFLICT while it has compute instances, NOT_FOUND if it is gone.
+        Raises CalabashError: CONFLICT while it has compute instances, NOT_FOUND if it does not exist.
         """
         ...
 

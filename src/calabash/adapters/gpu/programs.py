@@ -41,7 +41,10 @@ def program_environment(
 
 
 def _on_host(name: str, root: Path | None) -> Path | None:
-    """Return the program of the host with its symbolic links resolved, so that it finds programs beside it."""
+    """Return the path of a program of the host.
+
+    Symbolic links are resolved, because the program searches for other programs in its own directory.
+    """
     if root is None:
         return None
     found = (follow(root, f"{directory}/{name}") for directory in HOST_DIRECTORIES)

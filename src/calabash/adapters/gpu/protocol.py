@@ -50,8 +50,8 @@ class DriverOptions:
 
     Args:
         sim_state: state file of a simulated node; None for this machine's cards.
-        library: the driver's management library, for a process whose own loader finds none.
-        files: the driver's files, for the driver's programs that are started.
+        library: path of the driver's management library, for a process whose dynamic loader does not find one.
+        files: the driver's files on the host, for starting programs of the driver.
         call_timeout_s: longest time of one call before it is given up.
     """
 

@@ -75,7 +75,10 @@ def access_for(uid: int, before: Access) -> Access:
 
 
 def set_access(path: str | Path, access: Access) -> None:
-    """Set mode and list of a file; never more than the old or the new access meanwhile. Raises OSError."""
+    """Set mode and access control list of a file. Raises OSError.
+
+    Between its steps the file permits nothing that neither the old nor the new access permits.
+    """
     if access.acl:
         os.setxattr(path, _XATTR, access.acl, follow_symlinks=False)
         return

@@ -16,11 +16,12 @@ class Enclosure:
     """Restrictions of a program.
 
     Args:
-        root: an empty directory where its root is built; None to keep the machine's root and network.
-        sees: files and directories that it may read.
-        writes: files and directories that it may also write, as far as their modes allow; device nodes are among these.
-        user: user ID that it runs as; None for that of this process.
-        environment: all its variables.
+        root: an empty directory in which a root of the program's own is built; the program then has no network. None
+            to leave it the machine's root and network.
+        sees: files and directories that the program may read; without ``root`` all.
+        writes: files, directories and device nodes that the program may also write, as far as their modes allow.
+        user: user ID of the program; None for that of this process.
+        environment: all variables of the program.
     """
 
     root: Path | None = None

@@ -31,8 +31,8 @@ class _Steps(msgspec.Struct, frozen=True):
 
     Args:
         boot: ID of the boot of the machine during which they were recorded.
-        booted: pairs of a moment, in seconds since the boot, and the calendar time of the boot as it is computed from
-            the calendar that was valid from that moment on.
+        booted: a pair for the boot (moment 0) and for each step: the moment in seconds since the boot, and the calendar
+            time of the boot, computed with the calendar that was valid from that moment on.
     """
 
     boot: str
@@ -40,15 +40,15 @@ class _Steps(msgspec.Struct, frozen=True):
 
 
 class CalendarSteps:
-    """Calendar time at earlier moments since the boot. One thread calls ``observe`` periodically.
+    """Calendar time at earlier moments since the boot.
 
-    The other methods may be called from any thread.
+    One thread calls ``observe`` periodically. The other methods may be called from any thread.
 
     Args:
-        file: where the steps are stored; None to store nothing.
-        boot: ID of this boot of the machine; "" if unknown: the file is not read.
-        now_s: the calendar, seconds since 1970.
-        since_boot_s: seconds since the boot.
+        file: file in which the steps are stored; None to store nothing.
+        boot: ID of this boot of the machine; "" if it is unknown, and then the file is not read.
+        now_s: returns the calendar time in seconds since 1970.
+        since_boot_s: returns the seconds since the boot.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class CalendarSteps:
         self._write()
 
     def calendar_s(self, since_boot_s: float) -> float:
-        """Return the calendar time of a moment, as the calendar was at that moment."""
+        """Return the time that the calendar showed at a moment, in seconds since 1970."""
         booted = self._booted
         place = bisect_right(booted, since_boot_s, key=lambda step: step[0])
         return booted[max(0, place - 1)][1] + since_boot_s
 
     def began_s(self, process: Process) -> float:
-        """Return when a process was started, as the calendar was then."""
+        """Return the time that the calendar showed when a process was started, in seconds since 1970."""
         return self.calendar_s(process.start_time / os.sysconf("SC_CLK_TCK"))
 
     # ---- inside ---------------------------------------------------------------------------------------------------

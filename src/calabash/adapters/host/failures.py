@@ -26,8 +26,8 @@ def failure(error: OSError, what: str, *, hint: str = "", full_hint: str = "") -
 
     Args:
         what: the failed step, "cannot write the slot /x".
-        hint: for a missing permission and for errors that no other hint fits.
-        full_hint: what to free where space is short, if that is not disk space.
+        hint: hint of the error if the permission is missing, or if this function has no hint for the error number.
+        full_hint: hint of the error for missing space, if the missing space is not on a disk.
     """
     message = f"{what}: {os.strerror(error.errno).lower() if error.errno else error}"
     for numbers, reason, own_hint in _REASONS:
@@ -38,7 +38,10 @@ def failure(error: OSError, what: str, *, hint: str = "", full_hint: str = "") -
 
 
 def raise_if_exhausted(error: OSError) -> None:
-    """Raise OVERLOADED for an error that says nothing about the object; return for all others."""
+    """Raise OVERLOADED if the error says that this process or the machine has run out of a resource.
+
+    Does nothing for other errors, which are about the object of the call.
+    """
     if error.errno in EXHAUSTED:
         raise failure(error, "the state of this machine cannot be read") from error
 

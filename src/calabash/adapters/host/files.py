@@ -30,9 +30,10 @@ def lock_exclusive(path: Path) -> int | None:
 
 
 class Lease:
-    """Lease file of a slot, as the pool uses it. Its descriptor stays open as long as the slot exists.
+    """Lease file of a slot in the pool process, which keeps the file open as long as the slot exists.
 
-    ``void`` is set to True when the lease is not valid any more; locks that processes still hold on the file then do not count.
+    ``void`` is set to True when the lease is not valid any more. Locks that processes still hold on the file are then
+    ignored.
     """
 
     def __init__(self, path: Path) -> None:

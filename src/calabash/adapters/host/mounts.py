@@ -53,7 +53,11 @@ def _plain(field: bytes) -> bytes:
 
 
 def mount(source: str, directory: Path, kind: str, options: str) -> None:
-    """Mount a file system of type ``kind``. Words of ``options`` that are no mount flags are passed to it. Raises OSError."""
+    """Mount a file system of type ``kind``. Raises OSError.
+
+    Args:
+        options: words with commas between them. Words that are not mount flags are passed to the file system.
+    """
     words = [word for word in options.split(",") if word]
     flags = sum(_FLAGS.get(word, 0) for word in words)
     data = ",".join(word for word in words if word not in _FLAGS)

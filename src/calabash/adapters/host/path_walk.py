@@ -14,9 +14,9 @@ LINKS_MAX = 40  # as many as the kernel follows
 
 
 def walk(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield each directory and symbolic link on the way to an absolute path, from ``/`` on, and its target.
+    """Yield each component of an absolute path, with its path and status: ``/``, all directories, and the last one.
 
-    Symbolic links are followed one at a time, as each may lead through directories of its own.
+    A symbolic link is yielded, and then the components of its target, so that the links of a target are also yielded.
 
     Raises:
         OSError: a component cannot be examined, with its path as ``filename``; ELOOP for more than ``LINKS_MAX`` links.

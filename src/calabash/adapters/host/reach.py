@@ -39,8 +39,8 @@ def barrier_to_others(path: Path, *, execute: bool = False) -> Barrier | None:
     Access control lists, mount options and security modules are not examined.
 
     Args:
-        path: a file or a directory; a directory must be searchable only.
-        execute: True if the file must be executable, too.
+        path: a file, which others must be able to read, or a directory, which others must be able to search.
+        execute: True if others must also be able to execute the file.
     """
     try:
         for at, found in walk(str(path)):

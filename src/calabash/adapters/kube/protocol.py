@@ -84,9 +84,10 @@ class Watch(Protocol[T]):
 
 
 class EvictedAs(StrEnum):
-    """Result of an eviction: OK, BLOCKED by a disruption budget, or the pod is GONE or replaced by another of its name.
+    """Result of an eviction.
 
-    A budget that blocks is reported before a missing pod.
+    OK: the pod is evicted. BLOCKED: a disruption budget forbids the eviction; this may also be reported for a pod that
+    does not exist any more. GONE: the pod does not exist, or another pod has its name.
     """
 
     OK = "ok"

@@ -119,7 +119,11 @@ class ClaimService:
     async def _each(
         self, what: str, claims: Iterable[pb.Claim], work: Callable[[ClaimRef], R], context: _Context
     ) -> list[tuple[str, R | str]]:
-        """Return for each claim, by its UID, the result or the text of its error."""
+        """Call ``work`` for each claim; return pairs of the claim's UID and the result, or the text of the error.
+
+        Args:
+            what: kind of the work. A claim for which the same kind is running is not worked on twice.
+        """
         refs = {claim.uid: ClaimRef(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims}
         if len(refs) > CLAIMS_MAX:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{len(refs)} claims, at most {CLAIMS_MAX}")

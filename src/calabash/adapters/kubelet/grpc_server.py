@@ -95,11 +95,13 @@ class ServingThread(ABC):
 
 
 class Announcement:
-    """Socket in the kubelet's ``plugins_registry``, by which it finds a plug-in. All methods run on an event loop.
+    """Socket in the kubelet's ``plugins_registry``, by which the kubelet finds a plug-in.
+
+    All methods run on an event loop.
 
     Args:
         info: returns the description of the plug-in.
-        noted: called with each answer: "" if the kubelet has accepted the plug-in, else its error.
+        noted: called with each answer of the kubelet: "" if it has accepted the plug-in, else the error.
     """
 
     def __init__(self, info: Callable[[], pb.PluginInfo], noted: Callable[[str], None]) -> None:
@@ -113,7 +115,7 @@ class Announcement:
         return self._server is not None and inode(self._socket) == self._inode
 
     async def open(self, socket: Path) -> None:
-        """Create the socket; kubelets ask each socket once."""
+        """Create a new socket at the path ``socket``; a kubelet that finds it asks it once for the plug-in."""
         await self.close()
         self._socket = socket
         unary = grpc.unary_unary_rpc_method_handler

@@ -47,7 +47,7 @@ class PluginRelay(ServingThread):
     Args:
         agents: directory in which the agent's plug-ins serve; only root may enter it.
         kubelet: the kubelet's ``device-plugins`` directory.
-        answer: the answer to Allocate for these device IDs, each time a new one.
+        answer: returns the answer to Allocate for some device IDs; its CDI names are new at each call.
         on_error: receives the errors of registrations and calls.
         hold_s: how long the devices of an agent that died stay healthy.
         wait_s: how long a start of a container waits for an agent.

@@ -41,7 +41,10 @@ def exists(name: str) -> bool:
 
 
 def create(name: str) -> None:
-    """Create a namespace with only ``lo``; an existing one is kept. Raises OSError after removing the name."""
+    """Create a namespace with only ``lo``; an existing one is kept.
+
+    Raises OSError if that fails; the name then does not exist.
+    """
     if exists(name):
         return
     _share_directory()

@@ -88,7 +88,7 @@ class Northbound:
             return found
 
     def revision(self, vpc: str) -> int:
-        """Return the store's revision of the last write of the VPC's router; -1 if there is no router."""
+        """Return the network store's revision that was last written to the VPC's router; -1 without a router."""
         with self.session.reading() as replica:
             row = self._owned.row(_router(vpc))
             told = replica.tables["Logical_Router"][row]["external_ids"].get(REVISION, "") if row is not None else ""

@@ -133,7 +133,11 @@ def _name(ref: Ref) -> str:
 
 
 def bumped(global_row: RowId | None) -> list[dict[str, Any]]:
-    """Return operations that increment ``nb_cfg`` and read it."""
+    """Return operations that increment ``nb_cfg`` and read it.
+
+    Args:
+        global_row: the only row of the table NB_Global; None to insert it.
+    """
     if global_row is None:
         return [
             {"op": "insert", "table": "NB_Global", "row": {"nb_cfg": 1}},

@@ -55,7 +55,8 @@ def outside_of_slices(before: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process without the variables of its slice.
 
     The environment is for a program on devices of another machine. Those devices have other UUIDs, and the slice does
-    not limit them. Devices that the user chose by number are kept.
+    not limit them. ``CUDA_VISIBLE_DEVICES`` is therefore removed if it has UUIDs, and kept if the user chose devices by
+    number.
     """
     environment = dict(before)
     if not any(name in before for name in (*_OF_A_SLICE, "CALABASH_REMOTE")):
@@ -70,12 +71,15 @@ def outside_of_slices(before: Mapping[str, str]) -> dict[str, str]:
 def environment_with(
     before: Mapping[str, str], granted: Mapping[str, str], *, brokered: bool = False
 ) -> dict[str, str]:
-    """Return the environment with the slice's variables; search paths are put in front of existing ones.
+    """Return the environment with the slice's variables.
+
+    A search path, such as LD_LIBRARY_PATH, is put in front of the existing value; other variables are replaced.
 
     Args:
         before: environment of the process that starts the program.
         granted: variables of the slice.
-        brokered: True for a program with a worker: variables of any slice or node of the caller are removed.
+        brokered: True if the program uses remote devices through a worker. Variables of a slice or simulated node of
+            the calling process are then removed.
     """
     environment = dict(before)
     for name in _OF_A_SLICE if brokered else ():

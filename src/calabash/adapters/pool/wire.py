@@ -33,12 +33,21 @@ def write_question(method: str, path: str, body: bytes = b"", *, token: str = ""
 
 
 def decode_answer(answer: bytes, *, who: str) -> Any:
-    """Return the JSON of an answer. Raises CalabashError with its reason, or POOL_DOWN if it is not complete."""
+    """Return the decoded body of an answer.
+
+    Args:
+        who: the server in messages, such as "the pool".
+
+    Raises CalabashError with the reason that the answer states, or POOL_DOWN if the answer is not complete.
+    """
     return decode_content(*split_answer(answer, who=who), who=who)
 
 
 def decode_content(status: int, content: bytes, *, who: str) -> Any:
-    """Return the JSON of a body. Raises CalabashError with its reason, or POOL_DOWN if it is not JSON."""
+    """Return the decoded body of an answer with this status.
+
+    Raises CalabashError with the reason that the body states, or POOL_DOWN if the body is not JSON.
+    """
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -87,5 +96,5 @@ def _content_length(lines: list[bytes]) -> int:
 
 
 def broken(who: str, what: str) -> CalabashError:
-    """Return the error POOL_DOWN for an answer that is not the pool's, or incomplete."""
+    """Return the error POOL_DOWN of server ``who`` for an answer that is incomplete or malformed."""
     return CalabashError(f"{who} does not answer: {what}", reason=Reason.POOL_DOWN, hint="see its log; try again")

@@ -222,10 +222,10 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _keep_private(path: str) -> None:
-    """Restrict the file and its companions to their owner, whatever the umask was.
+    """Restrict a SQLite file and its companions (``-wal``, ``-shm``, ``-journal``) to their owner.
 
-    A process that can open them can lock them, and a lock on a companion blocks every grant. SQLite gives new
-    companions the mode of the file.
+    A process that can open a companion can lock it and so block every grant. SQLite gives new companions the mode of
+    the file. The modes do not depend on the umask.
     """
     if path in {"", ":memory:"}:
         return

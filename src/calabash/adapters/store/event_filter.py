@@ -11,9 +11,10 @@ from calabash.adapters.store import tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationsSeen:
-    """Filter of allocations: those of these tenants, and if ``own`` is true those of this user in any tenant.
+    """Filter of allocations.
 
-    Allocations without a uid are of the user with the name.
+    Permits the allocations of ``tenants``. If ``own`` is true, it also permits the allocations of one user in any
+    tenant. An allocation with a uid belongs to the user if the uid is ``uid``, others if the user name is ``user``.
     """
 
     tenants: frozenset[str]

@@ -69,9 +69,15 @@ class NetworkTables:
     def change(
         self, puts: Sequence[StoredNetworkObject], removed: Sequence[Key], *, before: int, revision: int
     ) -> None:
-        """Write objects (existing ones without their status) and remove others.
+        """Write objects and remove others. The status of an existing object is not changed.
 
-        Raises CalabashError(CONFLICT) if the revision is no longer ``before``.
+        Args:
+            puts: objects to create or replace.
+            removed: keys of objects to remove.
+            before: revision that the caller has read.
+            revision: new revision.
+
+        Raises CalabashError(CONFLICT) if the stored revision is no longer ``before``.
         """
         with self._database.transaction() as connection:
             connection.execute(self._database.insert_or_ignore(_R, ["id"]).values(id=1, revision=0))

@@ -143,10 +143,11 @@ class Store:
     def allocations(
         self, *, ended: bool = False, limit: int = 10_000, seen: AllocationsSeen | None = None
     ) -> list[AllocationRecord]:
-        """Return allocations in the order of creation, of more than ``limit`` the newest.
+        """Return allocations in the order of creation.
 
         Args:
-            ended: also return released allocations.
+            ended: True to return released allocations, too.
+            limit: greatest number of allocations; if there are more, the newest are returned.
             seen: return only allocations that this filter permits.
         """
         table = tables.allocations

@@ -95,8 +95,9 @@ class _Library:
                     _start(self._node, os.environ.get(SIM_ENVIRONMENT))
 
     def open(self, options: DriverOptions) -> None:
-        """Load and start NVML for the simulated node that the options or else the environment name, or for real cards.
+        """Load and start NVML for a simulated node or for real cards.
 
+        The node is the one in ``options``, or else in the environment. If neither has one, real cards are used.
         Raises CalabashError(CONFLICT) if another node is open.
         """
         inherited = os.environ.get(SIM_ENVIRONMENT)
@@ -161,8 +162,12 @@ def _load_of_host(library: Path) -> None:
 def _start(node: str, inherited: str | None) -> None:
     """Start NVML for a node.
 
-    The simulated library reads its node from the environment here, once. The variable is restored afterwards, so that
-    child processes do not inherit the node.
+    The simulated library reads its node from an environment variable when NVML is started. The variable is set for
+    that moment only, so that child processes do not inherit the node.
+
+    Args:
+        node: state file of a simulated node; "" for real cards.
+        inherited: earlier value of the variable, which is restored; None if it was not set.
     """
     try:
         if node:
@@ -181,7 +186,7 @@ _library = _Library()
 
 
 def _with_nvml(call: Callable[[], T]) -> Callable[[], T]:
-    """Return the call wrapped so that NVML is not shut down meanwhile."""
+    """Return a function that makes the call while NVML cannot be shut down."""
 
     def ask() -> T:
         with _library.gate.shared():

@@ -49,7 +49,7 @@ class ServerState:
 
 
 def find_program(environment: Mapping[str, str], files: DriverFiles = OWN_FILES) -> Path:
-    """Return the path of the control program; see ``driver_program`` for the places in which it is searched.
+    """Return the path of the control program, which is searched for by ``driver_program``.
 
     Raises CalabashError(BAD_FILE) if there is none.
     """

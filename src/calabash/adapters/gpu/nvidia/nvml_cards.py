@@ -175,7 +175,10 @@ def processes_on(handle: object) -> tuple[DeviceProcess, ...]:
 
 
 def utilization_of(handle: object, after_us: int) -> tuple[ProcessUtilization, ...]:
-    """Return the latest sample of each process after ``after_us``; () if there is none, and for a card in MIG mode."""
+    """Return each process's latest sample after ``after_us`` (microseconds since 1970).
+
+    Returns () if there is no later sample, and for a card in MIG mode.
+    """
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, after_us)
     except pynvml.NVMLError as error:
@@ -241,7 +244,10 @@ def _ecc_uncorrected(handle: object) -> int:
 
 
 def register_events() -> tuple[object, dict[int, DeviceUuid]]:
-    """Return an event set of all cards, and the cards by handle address, which names the sender of an event."""
+    """Return an event set of all cards, and the UUID of each card by the address of its NVML handle.
+
+    An event has the address of the handle of the card that sent it.
+    """
     event_set = pynvml.nvmlEventSetCreate()
     senders: dict[int, DeviceUuid] = {}
     for handle in all_handles().values():
@@ -277,7 +283,8 @@ def event_of(data: object, senders: dict[int, DeviceUuid]) -> DeviceEvent | None
 def _part_of(handle: object, gpu_instance: int, compute_instance: int) -> str:
     """Return the UUID of the MIG device of an event.
 
-    If the event names no compute instance, any MIG device of its GPU instance is returned.
+    If the event names no compute instance, any MIG device of its GPU instance is returned. If no MIG device is found,
+    the text ``GPU instance N`` is returned.
     """
     for index in range(_optional(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)), 0)):
         try:

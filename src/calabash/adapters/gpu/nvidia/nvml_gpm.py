@@ -1,7 +1,8 @@
 """Busy time of GPU instances from NVML's GPU performance monitoring (GPM), on Hopper and later.
 
-GPM compares two samples; the last sample of each instance is kept until the next reading and freed when the instance is
-gone. A driver that does not support GPM or refuses it is not asked again. Used in the card's thread only.
+GPM computes the utilisation between two samples. The last sample of each instance is therefore kept until the next
+reading, and freed when the instance does not exist any more. If the driver does not support GPM or refuses it, GPM is
+not called again. Used in the card's thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ _WANTED = pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL
 
 @dataclass(slots=True)
 class _Watched:
-    """GPU instance with its MIG device, last sample, time of that sample, and busy time since it is watched."""
+    """GPU instance of which samples are taken.
+
+    Attributes:
+        part: UUID of its MIG device.
+        sample: its last sample.
+        at_s: monotonic time of the last sample.
+        busy_ns: busy time between the first and the last sample.
+    """
 
     part: DeviceUuid
     sample: object
@@ -36,7 +44,7 @@ class InstanceTimes:
         self._silent = False
 
     def read(self, handle: object, instances: Iterable[tuple[int, DeviceUuid]]) -> tuple[PartTime, ...]:
-        """Sample the given instances and return their GPU busy time since each is watched.
+        """Sample the given instances; return the busy time of each since its first sample.
 
         Args:
             instances: pairs of the GPU instance's number and the UUID of its only MIG device.

@@ -213,13 +213,13 @@ def _processes(mig: object) -> tuple[DeviceProcess, ...]:
 
 
 def processes_on_parts(handle: object) -> tuple[DeviceProcess, ...]:
-    """Return the processes on the MIG devices of a card, each with its device, by pid."""
+    """Return the processes on the MIG devices of a card, by ascending pid; each names its MIG device."""
     found = [process for seen in _devices(handle).values() for process in seen.processes]
     return tuple(sorted(found, key=lambda p: p.pid))
 
 
 def parts_alone(handle: object) -> tuple[tuple[int, DeviceUuid], ...]:
-    """Return number and MIG device UUID of the GPU instances that have exactly one MIG device."""
+    """Return the numbers of the GPU instances that have exactly one MIG device, each with the UUID of that device."""
     places: dict[int, list[DeviceUuid]] = {}
     for (instance, _), seen in _devices(handle).items():
         places.setdefault(instance, []).append(seen.uuid)
@@ -230,7 +230,11 @@ def parts_alone(handle: object) -> tuple[tuple[int, DeviceUuid], ...]:
 
 
 def enable(handle: object, enabled: bool) -> int:
-    """Set the MIG mode; return NVML_SUCCESS, or the status that prevented the change. No change is left pending."""
+    """Turn the card's MIG mode on or off.
+
+    Returns NVML_SUCCESS, or the NVML status that says why the mode was not changed. A change that would only take
+    effect after a reset is withdrawn.
+    """
     wanted = pynvml.NVML_DEVICE_MIG_ENABLE if enabled else pynvml.NVML_DEVICE_MIG_DISABLE
     status = int(pynvml.nvmlDeviceSetMigMode(handle, wanted))
     now, pending = pynvml.nvmlDeviceGetMigMode(handle)
@@ -242,7 +246,14 @@ def enable(handle: object, enabled: bool) -> int:
 
 
 def create(handle: object, geometry: MigGeometry, name: str, start: int) -> GpuInstance:
-    """Create a GPU instance at exactly this placement. Raises CalabashError if the profile has no such placement."""
+    """Create a GPU instance.
+
+    Args:
+        name: name of its profile.
+        start: its first memory slice.
+
+    Raises CalabashError if the card has no such profile, or the profile cannot start at that slice.
+    """
     profile = geometry.profile(name)
     if profile is None or start not in profile.starts:
         legal = ", ".join(map(str, profile.starts)) if profile else ", ".join(p.name for p in geometry.profiles)
@@ -256,8 +267,9 @@ def create_part(handle: object, instance: int, compute: int, start: int = -1) ->
     """Create a compute instance in a GPU instance.
 
     Args:
-        compute: its size in compute slices.
-        start: its first compute slice; -1 lets the driver choose, as does a driver that does not support placements.
+        instance: number of the GPU instance.
+        compute: size of the compute instance in compute slices.
+        start: its first compute slice; -1 lets the driver choose. A driver that does not support a choice ignores it.
 
     Raises CalabashError if the GPU instance does not support the size, or UNHEALTHY if no MIG device appears.
     """

@@ -30,10 +30,10 @@ class Answer:
     said: str
 
     def reason(self, words: Sequence[tuple[str, Reason]]) -> Reason | None:
-        """Return the reason that belongs to the first of these words in the output; None if it contains none of them.
+        """Return the reason of the first pair whose word is in the output; None if there is no such pair.
 
         Args:
-            words: pairs of a word and a reason; upper and lower case are not distinguished.
+            words: pairs of a word and a reason. Upper and lower case of the word are not distinguished.
         """
         return next((reason for word, reason in words if word.lower() in self.said.lower()), None)
 

@@ -119,7 +119,8 @@ def container_groups(pod: Path) -> list[Path]:
 def outer_names(name: str) -> list[str]:
     """Return the components of a process's group name (``group_names``), up to and including its container's group.
 
-    Groups inside that have names that the tenant chose.
+    The container may create further groups inside of its group. They are left out, because the tenant chooses their
+    names.
     """
     parts = name.split("/")
     pod = next((at for at, part in enumerate(parts) if _UID.search(part)), len(parts))
@@ -169,10 +170,11 @@ def group_name_in(text: bytes, controller: str) -> str:
 def mounted_devices(pid: int) -> frozenset[int]:
     """Return the device numbers of all mounts in the namespace of a process.
 
-    Returns an empty set if the process is gone or its container is still being created: a runtime moves a process into
-    the group of a container before it gives the process the container's root. Until then the process sees the mounts of
-    the host, including the slots of all allocations, which does not show to which allocation it belongs. The same holds
-    for a moment after that, while the root of the host is mounted over that of the container.
+    The mounts show to which allocation a process belongs, because a container has only its own slot. This does not hold
+    while a runtime creates the container: the process is in the container's group already, but still has the mounts of
+    the host, with the slots of all allocations. For a moment after that, it has the roots of both.
+
+    Returns an empty set in these two cases, and if the process has ended.
     """
     if _has_root_of_host(pid):
         return frozenset()

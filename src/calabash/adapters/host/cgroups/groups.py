@@ -74,7 +74,10 @@ class Cgroup:
         self.directory.chmod(0o755)
 
     def number(self) -> int:
-        """Return the inode number of the group's directory; 0 if it does not exist. The kernel reports it to members."""
+        """Return the inode number of the group's directory; 0 if the directory does not exist.
+
+        Member processes can query the number from the kernel.
+        """
         try:
             return self.directory.stat().st_ino
         except OSError:

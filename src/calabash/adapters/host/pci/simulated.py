@@ -31,8 +31,8 @@ class SimulatedKernel:
     def plug(self, device: SimulatedPci) -> None:
         """Add a device with its driver bound.
 
-        An existing device is kept; one that a simulated node shows only in part gets the files needed to pass it
-        through.
+        An existing device is kept. A simulated node makes only some files of a device; the missing files, which
+        passthrough needs, are added.
         """
         self._bus.plug(device)
 

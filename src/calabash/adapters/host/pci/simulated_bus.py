@@ -60,8 +60,8 @@ class SimulatedBus:
     def plug(self, device: SimulatedPci) -> None:
         """Add a device with its driver bound.
 
-        An existing device is kept; one that a simulated node shows only in part gets the files needed to pass it
-        through.
+        An existing device is kept. A simulated node makes only some files of a device; the missing files, which
+        passthrough needs, are added.
         """
         place = self.directory(device.address)
         if (place / OURS).exists():
@@ -112,7 +112,12 @@ class SimulatedBus:
         self.detach(address, driver)  # a kernel hides the driver at once and completes later; the simulation gives up
 
     def wait(self, path: Path, node: Path, timeout_s: float) -> None:
-        """Wait until no process has the file of the group open. Raises BlockedError."""
+        """Wait until no process has a device file open. Raises BlockedError after ``timeout_s``.
+
+        Args:
+            path: file whose write waits, for the message of the error.
+            node: the device file.
+        """
         until = time.monotonic() + timeout_s
         while device_users([node])[node]:
             if time.monotonic() > until:

@@ -284,9 +284,15 @@ class HttpKubeClient(_Calls):
 def load_client(
     kubeconfig: str | os.PathLike[str] = "", context: str = "", *, connections: int = 16, agent: str = "calabash"
 ) -> HttpKubeClient:
-    """Return a client with the first access of: the named file, a pod's service account, $KUBECONFIG, ~/.kube/config.
+    """Return a client of the API server. Raises CalabashError(BAD_FILE) if its access cannot be used.
 
-    Of $KUBECONFIG the first file is used. Raises CalabashError(BAD_FILE) if the access cannot be used.
+    The access is the first of these that exists: the file ``kubeconfig``, the service account of the pod in which this
+    process runs, the first file of $KUBECONFIG, and ~/.kube/config.
+
+    Args:
+        context: context of the kubeconfig file; "" for its current one.
+        connections: largest number of concurrent calls.
+        agent: user agent, which API servers log.
     """
     if not kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
         return HttpKubeClient(in_cluster(), connections=connections, agent=agent)

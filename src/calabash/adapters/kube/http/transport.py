@@ -119,7 +119,11 @@ class Transport:
         return connection
 
     def _attempts(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
-        """Make a call; repeat it on a new connection if an idle connection turns out to be closed."""
+        """Make a call; repeat it on a new connection if an idle connection turns out to be closed.
+
+        Args:
+            refused: True if the API server has refused the last credential, so that a new one is needed.
+        """
         connection = self._take()
         try:
             if connection is not None:

@@ -117,7 +117,11 @@ def by_budget(answer_body: bytes) -> bool:
 
 
 def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, asked: str) -> Any:
-    """Decode a body. Raises KubeError(API_DOWN) if it does not have the decoder's type."""
+    """Decode a body. Raises KubeError(API_DOWN) if the body does not have the decoder's type.
+
+    Args:
+        asked: the call in messages, such as "GET pods".
+    """
     try:
         return _read(decoder, bytes(body))
     except _UNREADABLE as error:

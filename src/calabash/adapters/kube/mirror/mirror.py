@@ -175,7 +175,7 @@ class Mirror(Generic[T]):
             self._woken.clear()
 
     def _cut(self) -> None:
-        """Wake the thread, and close its watch, so that it checks what to do."""
+        """Wake the thread and close its watch, so that it sees a stop or a request for a new list at once."""
         self._woken.set()
         with self._lock:
             watch = self._watch
@@ -247,7 +247,7 @@ class Mirror(Generic[T]):
             self._put(obj, lambda _: self._cache.apply(event))
 
     def _put(self, obj: T, put: Callable[[T], object]) -> ObjectKey:
-        """Put an object into the cache; skip it if ``keep`` or ``only`` fails for it."""
+        """Call ``put``, which puts an object into the cache; skip the object if ``keep`` or ``only`` fails for it."""
         meta = obj.metadata
         try:
             put(obj)

@@ -284,7 +284,11 @@ class BudgetSpec(KubeStruct, frozen=True):
 
 
 class BudgetStatus(KubeStruct, frozen=True):
-    """Number of pods that may be disrupted now; pods in ``disrupted_pods`` (name to time) are counted already."""
+    """Number of pods that may be disrupted now.
+
+    ``disrupted_pods`` has the pods that were evicted a moment ago, with the time; ``disruptions_allowed`` is already
+    reduced by them.
+    """
 
     disruptions_allowed: int = 0
     observed_generation: int = 0

@@ -50,8 +50,11 @@ class GpuNodeSlice(KubeStruct, frozen=True):
         pod: ``namespace/name``.
         memory_mib: memory limit; 0 for none.
         spill_mib: part of the limit that may be in host memory.
+        core_percent: share of the device's compute.
         memory_used_mib: rounded use; None if the agent does not report it.
-        core_used_percent: rounded use of the whole device; None if the agent does not report it.
+        core_used_percent: rounded use in percent of the whole device; None if the agent does not report it.
+        profile: MIG profile; "" for a slice of a whole device.
+        start, part: first memory slice of the MIG instance, and first compute slice in it; -1 for none.
     """
 
     pod: str
@@ -71,7 +74,10 @@ class GpuNodeSlice(KubeStruct, frozen=True):
 
     @property
     def promised_percent(self) -> int:
-        """Guaranteed compute: 0 with policy ``best-effort``, whose ``core_percent`` is the accounted share."""
+        """Guaranteed share of the device's compute.
+
+        It is 0 with policy ``best-effort``: there ``core_percent`` is accounted, but not guaranteed.
+        """
         return 0 if self.policy == "best-effort" else self.core_percent
 
 

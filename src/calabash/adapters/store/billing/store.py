@@ -296,7 +296,12 @@ def _delete_draft(connection: sa.Connection, tenant: str, month: str) -> bool:
 def _write(
     connection: sa.Connection, record: InvoiceRecord, *, number: str, at: float, by: str, item_parts: int = 0
 ) -> None:
-    """Write an issued invoice with its seal, and its lines."""
+    """Write an issued invoice with its seal, and its lines.
+
+    Args:
+        by: name of the user who issues the invoice.
+        item_parts: number of blocks of itemised usage, which the caller writes.
+    """
     record = replace(record, number=number, at=at, by=by, document={**record.document, "number": number})
     connection.execute(
         sa.insert(tables.invoices).values(

@@ -72,10 +72,10 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
 
 
 def flatten(database: Database, *, bound: int, now_s: float) -> int:
-    """Merge the largest groups of records of the next days, if there are more than ``bound`` rows.
+    """Merge records if the table has more than ``bound`` rows; return the number of removed rows.
 
-    Return the number of removed rows. Successive calls process the whole history, and begin again after ``AGAIN_S``
-    seconds, because usage may arrive late.
+    Each call continues the pass through the history where the last call stopped, and merges the largest groups of the
+    next days. ``AGAIN_S`` seconds after a pass began, a new one begins, because usage may arrive late.
     """
     usage = tables.usage
     with database.reading() as connection:

@@ -121,7 +121,11 @@ class UsageOutbox:
             return _marks(connection)
 
     def fold(self, *, keep: int, limit: int = 5000) -> int:
-        """Remove or join up to ``limit`` acknowledged rows, except the newest ``keep``; return the number of removed rows."""
+        """Fold up to ``limit`` acknowledged rows; return the number of removed rows.
+
+        Args:
+            keep: number of the newest acknowledged rows that are not folded.
+        """
         table, journal = tables.usage, tables.allocations
         held = sa.select(journal.c.id, journal.c.granted_at).where(journal.c.state != AllocationState.RELEASED.value)
         with self._database.transaction() as connection:
@@ -183,7 +187,12 @@ def _set(connection: sa.Connection, **marks: int) -> None:
 
 
 def _runs(rows: Sequence[dict[str, Any]], span_s: float) -> Iterable[list[dict[str, Any]]]:
-    """Yield runs of adjacent records that begin in the same span."""
+    """Yield runs of records: each record begins when the one before it ends, and in the same span of time.
+
+    Args:
+        rows: records in order of time.
+        span_s: length of a span; spans are counted from 1970 on.
+    """
     if not rows:
         return
     run = [rows[0]]

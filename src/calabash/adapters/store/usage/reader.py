@@ -69,18 +69,22 @@ class UsageReader:
         running: Sequence[UsageRecord] = (),
         limit: int = 1000,
     ) -> list[dict[str, Any]]:
-        """Sum usage by dimensions, in seconds of whole devices and MiB-seconds; at most ``limit`` rows.
+        """Sum usage by dimensions, in seconds of whole devices and MiB-seconds.
 
-        Of a record that is only partly within the time range, the part within it counts. ``idle_gpu_s`` is idle time
-        multiplied by the slice's share of the device, so it is never more than ``allocated_gpu_s``.
+        Only the time of a record within the time range counts. ``idle_gpu_s`` is idle time multiplied by the slice's
+        share of the device, so it is never more than ``allocated_gpu_s``.
 
-        ``uncertain_gpu_s`` is how much longer allocations may have lived whose ends in that time are estimated,
-        multiplied by their shares.
+        ``uncertain_gpu_s`` is for allocations that ended in the time range at an estimated time: the time by which they
+        may have ended later, multiplied by their shares.
 
         Args:
+            by: names of the dimensions, such as ``tenant``; the result has a row for each combination of values.
+            from_s, to_s: the time range, in seconds since 1970.
             tenants: count only usage of these tenants; None: of all.
             user: count also the usage of this user in any tenant.
-            running: records to add. What the store has of their allocations by now is not counted twice.
+            running: records of running allocations, which are added. Time that the store has already is not counted
+                twice.
+            limit: greatest number of rows.
         """
         length = usage.c.to_s - usage.c.from_s
         least, most = (
@@ -134,7 +138,8 @@ def _added(
 
     Args:
         rows: sums of the stored records.
-        running: records of running allocations, each with the time from which on it is not in the store yet.
+        running: records of running allocations. The usage of a record from the time on that is beside it is not in the
+            store yet.
         by: names of the dimensions by which usage is summed.
         to_s: end of the time range.
         limit: greatest number of sums that the query returns.

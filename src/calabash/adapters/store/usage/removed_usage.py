@@ -20,11 +20,11 @@ _KEY = "usage_removed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedUsage:
-    """Facts about removed usage records, both in seconds since the epoch; 0 if none was removed.
+    """Note about usage records that retention has removed or merged.
 
     Args:
-        until_s: latest end of a usage record that was removed or merged.
-        at_s: time of the last removal.
+        until_s: latest end of such a record, in seconds since the epoch; 0 if there is none.
+        at_s: time of the last removal or merge, in seconds since the epoch; 0 if there was none.
     """
 
     until_s: float = 0.0
