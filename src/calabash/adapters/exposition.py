@@ -21,7 +21,7 @@ class Histogram:
 
     Args:
         bounds: upper bounds of the buckets, ascending.
-        counts: observations of each bucket alone (not cumulated), and last those above all bounds.
+        counts: number of observations in each bucket alone (not cumulated); the last number is that above all bounds.
         total: sum of the observations.
     """
 

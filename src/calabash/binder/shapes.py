@@ -45,7 +45,11 @@ def islands_of(devices: Sequence[Device]) -> list[int]:
 
 
 def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, memory_mib: int = 0) -> NodeSpec:
-    """Return the machine as a node of the scheduler on which nothing is allocated."""
+    """Return the machine as a node of the scheduler on which nothing is allocated.
+
+    Args:
+        cpu_milli, memory_mib: host CPUs in 1/1000 and host memory that requests may use.
+    """
     specs = [
         GpuSpec(
             model=device.uuid,

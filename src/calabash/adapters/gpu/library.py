@@ -53,7 +53,8 @@ def simulated_environment(state: Path, inherited: str = "") -> dict[str, str]:
     """Return the variables that a program needs to run on the simulated node of a state file.
 
     Args:
-        inherited: LD_LIBRARY_PATH of the program so far.
+        state: the state file.
+        inherited: value of LD_LIBRARY_PATH that the program would have otherwise; its directories are searched last.
     """
     libraries = str(simulated_library_dir())
     return {

@@ -85,7 +85,11 @@ class GpuDriver(Protocol):
         """Return the processes that hold memory of the card and that this process can see, by ascending pid."""
 
     def utilization(self, uuid: DeviceUuid, after_us: int) -> tuple[ProcessUtilization, ...]:
-        """Return each process's share of the card's time since ``after_us`` (0: recently); () if it is not reported."""
+        """Return each process's share of the card's time; () if the driver does not report it.
+
+        Args:
+            after_us: begin of the time, in microseconds since 1970; 0 for the recent past.
+        """
 
     def compute_mode(self, uuid: DeviceUuid) -> ComputeMode:
         """Return which processes may use the card: any number, one at a time, or none."""

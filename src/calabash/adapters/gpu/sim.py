@@ -253,7 +253,13 @@ def show_node(node: NodeFile, *, environment: Mapping[str, str] | None = None) -
 
 
 def inject(node: NodeFile, gpu: str, what: str, value: str | None = None) -> None:
-    """Cause a fault on a card (index, UUID or ``all``): ``xid 79``, ``ecc-double``, ``lost``, ``slow 300%``, ..."""
+    """Cause a fault on a card of a simulated node.
+
+    Args:
+        gpu: index or UUID of the card, or ``all``.
+        what: kind of the fault, such as ``xid``, ``ecc-double``, ``lost`` or ``slow``.
+        value: value of the fault, such as ``79`` for ``xid`` or ``300%`` for ``slow``; None for kinds without one.
+    """
     _run("inject", str(node.state), "--gpu", gpu, "--", what, *(() if value is None else (value,)))
 
 
@@ -280,5 +286,9 @@ def _remove_directory(path: Path) -> None:
 
 
 def environment(node: NodeFile, inherited: str = "") -> dict[str, str]:
-    """Return the variables that a program needs to run on the node; ``inherited`` is its LD_LIBRARY_PATH so far."""
+    """Return the variables that a program needs to run on the node.
+
+    Args:
+        inherited: value of LD_LIBRARY_PATH that the program would have otherwise.
+    """
     return simulated_environment(node.state, inherited)

@@ -26,7 +26,11 @@ def _load(target: str) -> Opener:
 
 
 def vendor_names(extra: Mapping[str, Opener] | None = None) -> tuple[str, ...]:
-    """Return the names that ``open_driver`` accepts, sorted."""
+    """Return the names of all known vendors, sorted.
+
+    Args:
+        extra: further vendors by name; they take precedence over vendors of the same name.
+    """
     installed = (point.name for point in entry_points(group=ENTRY_POINT_GROUP))
     return tuple(sorted({*_OURS, *installed, *(extra or {})}))
 

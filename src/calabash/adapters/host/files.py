@@ -19,7 +19,7 @@ SECRET_BYTES_MAX = 4096
 
 
 def lock_exclusive(path: Path) -> int | None:
-    """Lock a file exclusively, creating it if it is missing; return its descriptor, or None if it is locked."""
+    """Lock a file exclusively, creating it if it is missing; return its descriptor, or None if it is locked already."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -28,7 +28,7 @@ class Mounted:
 
 
 def mounts(text: bytes | None = None) -> list[Mounted]:
-    """Return all mounts in order of mounting."""
+    """Return all mounts in order of mounting, from mountinfo ``text``; None reads that of this process."""
     if text is None:
         text = Path("/proc/self/mountinfo").read_bytes()
     found = []

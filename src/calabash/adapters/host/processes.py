@@ -192,7 +192,7 @@ def pid_namespace(pid: int | None = None) -> int:
 
 
 def by_inner_pid(pids: Iterable[int]) -> dict[InnerPid, Process]:
-    """Return those of these processes that still run, by their pid in the PID namespace in which they are."""
+    """Return the processes with these pids that still run, each by its pid in its own PID namespace."""
     found = {}
     for pid in pids:
         namespace, inner, process = pid_namespace(pid), namespace_pids(pid), identify(pid)

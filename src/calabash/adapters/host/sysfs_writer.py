@@ -36,11 +36,12 @@ class BlockedError(OSError):
 
 
 def refused(error: OSError, what: str, meanings: Mapping[int, str] | None, *, otherwise: Reason) -> CalabashError:
-    """Return the CalabashError for an error of the kernel.
+    """Return the CalabashError for a write that the kernel refused.
 
     Args:
-        meanings: "cause; hint" by error number.
-        otherwise: the reason unless the error is a missing permission.
+        what: description of the write, for the message.
+        meanings: for error numbers with a known cause, the text "cause; hint".
+        otherwise: reason of the CalabashError if the kernel's error is not a missing permission.
     """
     number = error.errno or 0
     cause, _, hint = (meanings or {}).get(number, f"{os.strerror(number)}; see `dmesg`").partition("; ")

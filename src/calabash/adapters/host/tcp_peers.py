@@ -12,7 +12,11 @@ _WAIT_S = 1.0
 
 
 def local_peer(connection: socket.socket, address: str) -> str:
-    """Return the party to which a connection is attributed: the local user, or the address of another machine."""
+    """Return the text to which a connection is attributed: ``user UID`` for a local user, else ``address``.
+
+    Args:
+        address: address of the other end.
+    """
     uid = local_uid(connection)
     return address if uid is None else f"user {uid}"
 

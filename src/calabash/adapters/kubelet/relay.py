@@ -180,7 +180,10 @@ class _RelayedPlugin(PluginHandler):
                 await following
 
     async def _follow(self, endpoint: Path) -> bool:
-        """Offer the agent's devices to the kubelet until the list ends. Returns True if the agent ended it in good order."""
+        """Offer the agent's devices to the kubelet until the agent's list ends.
+
+        Returns True if the agent ended the list in good order. ``endpoint`` is the socket of the agent's plug-in.
+        """
         async with grpc.aio.insecure_channel(address(endpoint), options=channel_options()) as channel:
             listing = channel.unary_stream(
                 "/v1beta1.DevicePlugin/ListAndWatch",
@@ -236,7 +239,7 @@ class _RelayedPlugin(PluginHandler):
             await asyncio.sleep(_AGAIN_S)
 
     async def _started_by(self, endpoint: Path, device_ids: tuple[str, ...]) -> bool:
-        """Have the agent prepare the container; return False if no agent serves ``endpoint``. Raises CalabashError."""
+        """Have the agent prepare the container; return False if no agent serves the socket. Raises CalabashError."""
         names = self._answers.get(frozenset(device_ids), ())
         metadata = ((ANSWERED_KEY, ",".join(names)),) if names else ()
         async with grpc.aio.insecure_channel(address(endpoint), options=channel_options()) as channel:

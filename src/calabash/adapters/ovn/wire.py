@@ -74,7 +74,7 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 
 class Wire:
-    """Open connection. Not safe for threads. Raises OSError if no server answers."""
+    """Open connection to a server. Not safe for threads. Raises OSError if the server does not answer."""
 
     def __init__(self, remote: str, tls: ssl.SSLContext | None) -> None:
         kind, _, rest = remote.partition(":")

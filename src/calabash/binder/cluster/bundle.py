@@ -92,12 +92,13 @@ class Layout:
 
     Args:
         columns: for each device, the parts on it, as indexes into ``Bundle.parts``.
-        mode, core_milli, memory_mib: sharing mode, compute (1000: the whole device) and memory that the scheduler
-            reserves of each device.
-        mig_profile: MIG profiles that it reserves on each device, joined by "&"; "": none.
-        host_mib: host memory that it reserves for spilling.
-        slices, slices_max: slices in use on each device at once, and how many the sharing mode admits on a device (0:
-            no limit); both are 0 where MIG instances or whole devices are reserved.
+        mode: sharing mode of each device.
+        core_milli, memory_mib: compute (1000: the whole device) and memory that the scheduler reserves of each device.
+        mig_profile: MIG profiles that the scheduler reserves on each device, joined by "&"; "": none.
+        host_mib: host memory that the scheduler reserves for spilling.
+        slices: number of slices in use on each device at once; 0 where MIG instances or whole devices are reserved.
+        slices_max: number of slices that the sharing mode admits on a device; 0 for no limit, and where MIG instances
+            or whole devices are reserved.
         instances: for each part of each column, the index of its MIG instance in ``mig_profile``; () if no instances
             are reserved.
     """
@@ -283,9 +284,13 @@ def _spilled(bundle: Bundle) -> int:
 def _cut(
     bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]], mode: ModeName, profiles: Sequence[str]
 ) -> Layout:
-    """Return a layout that reserves single MIG instances; whole devices if an idle device cannot hold them together.
+    """Return a layout that reserves single MIG instances on each device.
+
+    If an idle device cannot hold these instances together, the layout reserves whole devices.
 
     Args:
+        columns: for each device, the parts on it.
+        mode: sharing mode of the devices.
         profiles: MIG profile of each part.
     """
     turns = [_turns(bundle, column, profiles) for column in columns]
@@ -331,11 +336,13 @@ def _largest(profile: MigProfile | None) -> tuple[int, int, str]:
 
 
 def places_of(names: Sequence[str], slices: Sequence[Slice]) -> tuple[MigPlace, ...]:
-    """Return the positions of the instances of these profiles on one device, found from the slices on the device.
+    """Return the position of each MIG instance that is reserved on a device; NOWHERE if no slice uses the instance.
 
-    NOWHERE stands for an instance that no slice uses.
+    Args:
+        names: profile of each instance.
+        slices: slices on the device, which name the positions. Slices at the same position share an instance.
 
-    Raises CONFLICT if there are more slices than instances.
+    Raises CONFLICT if the slices use more instances than these.
     """
     found: list[MigPlace] = [NOWHERE] * len(names)
     for part in slices:

@@ -152,7 +152,10 @@ class ClusterScheduler:
         self._partitions.add(request.id, choice.shape)
 
     def adopt(self, request: BundleRequest, placements: Sequence[Placement], *, started_at_s: float) -> None:
-        """Place a request on the devices that it holds. Raises CalabashError if they do not exist or are not free."""
+        """Restore a placement that exists already, without a decision, for example after a restart of the planner.
+
+        Raises CalabashError if a device does not exist, or if the scheduler has given it to another request.
+        """
         node = self.nodes.get(placements[0].node)
         if node is None:
             raise CalabashError(f"node {placements[0].node} does not exist", reason=Reason.NOT_FOUND)
@@ -206,7 +209,7 @@ class ClusterScheduler:
         self._add_node(node, before)
 
     def remove_node(self, name: NodeName) -> None:
-        """Remove a node; the caller has removed everything on it."""
+        """Remove a node. The caller has removed all requests that have devices of the node before."""
         if self.nodes.pop(name, None) is not None:
             self.unmanaged_memory.remove_node(name)
             self.scheduler.remove_node(name)

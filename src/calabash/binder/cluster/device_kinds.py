@@ -90,7 +90,8 @@ class DeviceKinds:
     def with_model_names(self, explanation: Explanation) -> Explanation:
         """Return an explanation of the scheduler with kinds replaced by model names, which users know.
 
-        If a device of the requested model exists, the rest of the kind is shown too, because only the rest differs.
+        Where the explanation says that a device of the requested model does not fit, the other properties of its kind
+        are shown, too: one of these is the reason.
         """
         shown = explanation.with_models(lambda name: self._model(name.value))
         causes = (
@@ -102,7 +103,10 @@ class DeviceKinds:
         return replace(shown, causes=tuple(causes))
 
     def _only_the_rest_differs(self, cause: Text) -> bool:
-        """Return True if a cause names devices of a requested model, which therefore differ in other properties."""
+        """Return True if a cause says that the devices differ from the requested ones, but some have the same model.
+
+        These devices differ in another property of their kind.
+        """
         if isinstance(cause, str) or cause.template != MODELS_DIFFER:
             return False
         there, asked = cause.argument("there"), cause.argument("asked")

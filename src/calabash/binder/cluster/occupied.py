@@ -23,7 +23,7 @@ class ClusterUnmanagedMemory:
         self._short: set[Spot] = set()  # where less is counted than was reported
 
     def set(self, node: NodeName, number: int, found: NodeDevice) -> None:
-        """Set the unmanaged memory of one device."""
+        """Set the unmanaged memory of one device; ``number`` is the index of the device in its node."""
         spot = (node, number)
         before = self._held.pop(spot, None)
         if before is not None:
@@ -33,7 +33,10 @@ class ClusterUnmanagedMemory:
         self._count(spot)
 
     def catch_up(self) -> None:
-        """Count memory that could not be counted before because slices held it. Call it before each decision."""
+        """Count unmanaged memory that slices held when it was reported, as far as these slices have ended.
+
+        Must be called before each decision.
+        """
         for spot in list(self._short):
             self._count(spot)
 

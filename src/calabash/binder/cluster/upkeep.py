@@ -17,9 +17,11 @@ from calabash.sched import set_evictable as set_evictable_in
 def set_evictable(
     cluster: ClusterScheduler, allocation: AllocationId, *, evictable: bool, guarded: bool = False
 ) -> None:
-    """Set whether a placed allocation may be evicted; ``guarded``: not within the guaranteed amount of its queue.
+    """Set whether a placed allocation may be evicted. Does nothing if it holds no devices.
 
-    Does nothing if it holds no devices.
+    Args:
+        evictable: True if the allocation may be evicted in favor of other requests.
+        guarded: True if it may still not be evicted while it is within the guaranteed amount of its queue.
     """
     known = cluster.known.get(allocation)
     if known is None or not cluster.holds(allocation):

@@ -114,7 +114,11 @@ class Binder:
     def submit(
         self, request: GpuRequest, *, requester: Requester, command: Sequence[str], wait: bool
     ) -> WaitingRequest:
-        """Add a request and try to grant it at once. Raises CalabashError if it can never be granted."""
+        """Add a request and try to grant it at once. Raises CalabashError if it can never be granted.
+
+        ``wait`` False admits it to this attempt even if the user's window of waiting requests is full. The caller
+        withdraws such a request if it was not granted.
+        """
         waiting = WaitingRequest(
             id=new_id(),
             request=request,

@@ -151,9 +151,9 @@ class LocalScheduler:
         started_at_s: float,
         owner: str = "",
     ) -> None:
-        """Place a request that already runs on the devices that the journal names.
+        """Restore the placement of a request that runs already, without a decision, for example after a restart.
 
-        Raises CalabashError if the devices have too little free capacity for it.
+        Raises CalabashError if the devices have too little free capacity for the request.
         """
         parts = sorted(placement.slices, key=lambda s: self._number[s.device])
         devices = tuple(self._number[s.device] for s in parts)

@@ -48,7 +48,7 @@ class Starts:
         return self._overtaken.pop(allocation, None)
 
     def retry(self, start: Start, *, held: Text = "") -> None:
-        """Return a start from "being granted" to "decided" because its devices were not free yet; it is tried again.
+        """Set a start back from "being granted" to "decided" because its devices were not free yet; it is tried again.
 
         Args:
             held: text on an obstacle other than allocations that have not ended; "": none.

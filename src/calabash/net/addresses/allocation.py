@@ -108,7 +108,7 @@ def free_mac(vpc_number: int, taken: Container[str], ports: int) -> str:
     Args:
         vpc_number: number of the VPC, which is part of the MAC.
         taken: MACs of the VPC's ports.
-        ports: number of ports in the VPC, at which the search begins.
+        ports: number of ports in the VPC. The search begins with the next port number, which is usually free.
 
     Raises:
         CalabashError: NO_CAPACITY if all MACs of the VPC are taken.

@@ -14,7 +14,7 @@ _ENTRIES_MAX = 262144
 
 
 def configuration(replica: NfvReplica, directory: str) -> str:
-    """Return the configuration file. ``directory``, an absolute path, contains its socket and lock."""
+    """Return the configuration file. ``directory``, an absolute path, will contain conntrackd's socket and lock."""
     member = replica.member
     own = (member.own, member.peer, member.virtual)
     return f"""Sync {{

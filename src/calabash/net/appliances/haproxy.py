@@ -33,7 +33,10 @@ def check_path(path: str, subject: str) -> str:
 
 
 def configuration(replica: BalancerReplica, directory: str) -> str:
-    """Return the configuration file. ``directory``, an absolute path without spaces, contains its socket and certificate."""
+    """Return the configuration file of HAProxy.
+
+    ``directory``, an absolute path without spaces, contains HAProxy's socket and its certificate.
+    """
     tls = f" ssl crt {directory}/{replica.certificate}.pem alpn h2,http/1.1" if replica.certificate else ""
     checked = replica.check.kind is not CheckKind.NONE
     lines = [

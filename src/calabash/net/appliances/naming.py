@@ -11,7 +11,10 @@ _PAIR_PORTS = 3
 
 
 def outside_port(gateway: str, rank: int) -> str:
-    """Return the OVN port name of a replica in the switch of the uplink. A VPC has one gateway."""
+    """Return the name of the OVN port by which a replica of an NFV gateway is joined to the switch of the uplink.
+
+    The name has only the VPC and the rank (1 or 2) of the replica, because a VPC has one gateway.
+    """
     return f"{vpc_of(gateway)}:nfv:{rank}"
 
 

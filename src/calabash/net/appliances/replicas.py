@@ -32,9 +32,12 @@ T = TypeVar("T", Port, Subnet, Uplink, Vpc)
 def replicas_of(
     networks: NetworkObjects, item: NetworkGateway | LoadBalancer, closed: Sequence[IPv4Network] = ()
 ) -> tuple[Replica, ...]:
-    """Return the two replicas of an object, or () if OVN implements it.
+    """Return the two replicas of an object, or () if OVN implements the object.
 
-    Raises CalabashError if an object it needs is missing.
+    Args:
+        closed: address ranges of the platform, which the VPC must not reach.
+
+    Raises CalabashError if another object is missing that the object needs.
     """
     if isinstance(item, LoadBalancer):
         return tuple(_balancer(networks, item, rank) for rank in RANKS) if item.layer is Layer.L7 else ()

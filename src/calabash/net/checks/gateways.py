@@ -102,10 +102,10 @@ def check_segment(networks: NetworkObjects, item: Uplink | DedicatedLine) -> Non
 
 
 def vpcs_limit(uplink: Uplink) -> int:
-    """Return the number of VPCs that can use an uplink.
+    """Return the number of VPCs that can use an uplink: the smaller one of two limits.
 
-    Each VPC needs one address of the uplink's range, and the provider's router has one. The limit is also set by
-    ``vpcs_max`` of the uplink, or VPCS_PER_UPLINK_MAX if that is 0.
+    One limit is the number of host addresses in the uplink's range, less that of the provider's router, because each
+    VPC needs one address. The other is ``vpcs_max`` of the uplink, or VPCS_PER_UPLINK_MAX if ``vpcs_max`` is 0.
     """
     first, last = host_range(uplink.cidr)
     return min(uplink.vpcs_max or VPCS_PER_UPLINK_MAX, last - first)

@@ -34,7 +34,10 @@ _ADDED_LENGTH = len("x-nfv-") + len(f"-{VIRTUAL}")
 
 
 def managed_label(item: LoadBalancer | NetworkGateway) -> str:
-    """Return the prefix of the labels of the managed objects: ``x-lb-web``, ``x-nfv-out``."""
+    """Return the common prefix of the labels of the ports and groups that belong to a load balancer or gateway.
+
+    For the load balancer ``web`` it is ``x-lb-web``, for the gateway ``out`` it is ``x-nfv-out``.
+    """
     return f"x-{'lb' if isinstance(item, LoadBalancer) else 'nfv'}-{item.name.split('/')[1]}"
 
 

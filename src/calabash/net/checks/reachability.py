@@ -23,7 +23,11 @@ def line_ranges(line: DedicatedLine) -> tuple[Network, ...]:
 
 
 def destinations(networks: NetworkObjects, vpc: str, *, without: str = "") -> Iterator[Destination]:
-    """Yield the destinations that a VPC reaches, without those of the line, gateway or peering named ``without``."""
+    """Yield the destinations that a VPC reaches: dedicated lines, the uplink, and peers, each with its ranges.
+
+    Args:
+        without: name of a line, gateway or peering whose destination is left out; "" to leave out none.
+    """
     objects = networks.of_vpc(vpc)
     for line in objects.all(DedicatedLine).values():
         if line.name != without:

@@ -49,6 +49,10 @@ def _segment(into: Rendering, item: Uplink | DedicatedLine, physical: str, vlan:
     """Render the ProviderNetwork and Vlan of an uplink or line, unless they exist already.
 
     Returns False if the name of the physical network is too long for Kube-OVN.
+
+    Args:
+        physical: name of the provider's physical network.
+        vlan: number of the VLAN on it.
     """
     if len(physical) > PROVIDER_NAME_MAX:
         into.add_unsupported(item, f"physical {physical!r} has more than {PROVIDER_NAME_MAX} characters")

@@ -23,9 +23,9 @@ class VpcObjects:
 
     Args:
         kinds: objects by kind and by full name; a kind without objects is absent.
-        addresses: name of the port that has an address. The key is the address as an integer: IPv4 below 2^32, else
-            IPv6.
-        macs: name of the port that has a MAC.
+        addresses: for each address of a port, the name of the port. The key is the address as an integer: IPv4
+            below 2^32, else IPv6.
+        macs: for each MAC of a port, the name of the port.
     """
 
     kinds: Mapping[NetworkKind, Mapping[str, NetworkObject]] = field(default_factory=dict)

@@ -106,7 +106,16 @@ def _refusal(object_type: type, values: Mapping[str, Any], problem: str, what: s
 
 
 def _at(wanted: inspect.Type, value: Any, place: str) -> tuple[inspect.Type, Any]:
-    """Return the type, without None, and the value of the field at a place such as ``rules[2].peer``."""
+    """Return the type and the value of a field within an object.
+
+    Args:
+        wanted: type of the object.
+        value: the object as plain data.
+        place: path of the field, such as ``rules[2].peer``.
+
+    Returns:
+        The type of the field, without None if the field is optional; and the value of the field.
+    """
     for name, number in re.findall(r"(\w+)|\[(\d+)\]", place):
         if isinstance(wanted, inspect.StructType):
             wanted, value = next(field.type for field in wanted.fields if field.name == name), value[name]

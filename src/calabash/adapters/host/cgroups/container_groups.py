@@ -148,7 +148,11 @@ def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> N
 
 
 def group_names(pid: int, controller: str) -> str:
-    """Return the name of a process's group in that hierarchy; "" if the process is gone."""
+    """Return the name of a process's group in a hierarchy; "" if the process has ended.
+
+    Args:
+        controller: controller of the hierarchy (version 1); "" for version 2.
+    """
     try:
         with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:
             text = file.read(65536)
@@ -158,7 +162,11 @@ def group_names(pid: int, controller: str) -> str:
 
 
 def group_name_in(text: bytes, controller: str) -> str:
-    """Return the group name in the content of ``/proc/<pid>/cgroup``; "" if the hierarchy is not in it."""
+    """Return the group name in the content of ``/proc/<pid>/cgroup``; "" if the content lacks the hierarchy.
+
+    Args:
+        controller: controller of the hierarchy (version 1); "" for version 2.
+    """
     wanted = controller.encode()
     for line in text.split(b"\n"):
         fields = line.split(b":", 2)

@@ -29,6 +29,12 @@ def mig_nodes_of(root: Path, pci_bus_id: str, instance: int, part: int) -> tuple
     """Return the ``/dev/nvidia-caps/nvidia-capN`` nodes of a GPU instance and one of its compute instances.
 
     Nodes that the driver does not report are left out.
+
+    Args:
+        root: directory at which the root of the machine is mounted.
+        pci_bus_id: PCI address of the card.
+        instance: number of the GPU instance.
+        part: number of the compute instance.
     """
     card = node_of(root, pci_bus_id)
     if card is None:

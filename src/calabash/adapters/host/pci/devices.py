@@ -72,7 +72,7 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualType:
-    """Type of virtual GPU that can be created on a function; ``available`` is how many more can be."""
+    """Type of virtual GPU that can be created on a function; ``available`` is the number that can still be created."""
 
     id: str
     name: str

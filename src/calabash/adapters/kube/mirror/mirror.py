@@ -209,7 +209,7 @@ class Mirror(Generic[T]):
         return False
 
     def _list_more(self) -> None:
-        """List further objects; a subclass may override it."""
+        """List further objects between watches. Does nothing here; a subclass may override it."""
 
     def _follow(self) -> None:
         if self._stopping.is_set():

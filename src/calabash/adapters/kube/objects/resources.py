@@ -27,7 +27,7 @@ class GpuNodeMigProfile(KubeStruct, frozen=True):
 
 
 class GpuNodeMigPart(KubeStruct, frozen=True):
-    """Compute instance that must be kept: its first compute slice, and its number of slices."""
+    """Compute instance on a card that must not be removed: its first compute slice, and its number of slices."""
 
     start: int
     compute: int

@@ -42,7 +42,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Update of a row: new values of those columns that differ from the desired ones."""
+    """Update of a row: the desired values of the columns whose observed values differ."""
 
     row: Ref
     columns: Columns

@@ -50,7 +50,12 @@ def add_subnets(view: View, draft: Draft) -> None:
 
 
 def add_router_port(view: View, draft: Draft, network: str, columns: dict[str, Value]) -> Ref:
-    """Add a port of the VPC's router."""
+    """Add a port of the VPC's router.
+
+    Args:
+        network: name of the link (``naming``) to which the port belongs.
+        columns: values that differ from the defaults of the table.
+    """
     under = (router_of(view), "ports")
     return draft.add("Logical_Router_Port", naming.router_port(network), columns, under=under)
 
@@ -73,7 +78,7 @@ def add_gateway_port(
 
 
 def add_switch_port_to_router(draft: Draft, network: str, switch: Ref, options: Mapping[str, str] = NO_OPTIONS) -> Ref:
-    """Add the port of ``switch`` that joins it to the router port of the link ``network``."""
+    """Add the port of a switch that joins the switch to the router port of the link ``network``."""
     columns: dict[str, Value] = {
         "type": "router",
         "addresses": frozenset(("router",)),
@@ -83,7 +88,13 @@ def add_switch_port_to_router(draft: Draft, network: str, switch: Ref, options: 
 
 
 def add_localnet_port(draft: Draft, network: str, switch: Ref, physical: str, vlan: int) -> Ref:
-    """Add the switch port to the provider network. ``vlan`` 0 means untagged."""
+    """Add the switch port that joins a switch to the provider network.
+
+    Args:
+        network: name of the link (``naming``) to which the port belongs.
+        physical: name of the provider's physical network.
+        vlan: number of the VLAN; 0 for untagged packets.
+    """
     columns: dict[str, Value] = {
         "type": "localnet",
         "addresses": frozenset(("unknown",)),
