@@ -21,8 +21,8 @@ def move(pool: Pool, allocation: AllocationId, queue: str, caller: Caller) -> st
     The request keeps its tenant and its age, which determines its position.
 
     Args:
-        queue: full name of the queue. ``default`` or the name of the tenant mean the queue of the caller's only project,
-            else that of the default project.
+        queue: full name of the queue. ``default`` or the name of the tenant mean the queue of the caller's only
+            project, else that of the default project.
 
     Raises NOT_FOUND, NOT_PERMITTED if the caller may not move the request or use the queue, CONFLICT if it does not wait.
     """

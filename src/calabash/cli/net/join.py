@@ -36,7 +36,7 @@ def check(lab: Lab, home: Path) -> None:
 
 
 def join(lab: Lab, home: Path, host: str | None) -> None:
-    """Connect the pool at ``home`` to the network; its programs run on ``host``, else on the first host."""
+    """Connect the pool at ``home`` to the network; the pool's programs run on ``host``, else on the first host."""
     at = lab.host(host or next(iter(lab.hosts)))
     home.mkdir(mode=0o711, parents=True, exist_ok=True)
     namespace = str(namespaces.path_of(at.namespace)) if at.namespace else ""

@@ -56,7 +56,7 @@ def change(pool: ApiClient, kind: str, name: str, changed: Change) -> Any:
 
 
 def spec_of(kind: NetKind, name: str, given: Given, known: Spec, pool: ApiClient) -> Spec:
-    """Return the spec of an object: the fields in ``known``, those it has before, changed as the options say."""
+    """Return the spec of an object: the present fields (``known``), changed as the options in ``given`` say."""
     ports = ports_of(pool)
     said = {option: given[option.parameter] for option in kind.options if given[option.parameter] not in (None, ())}
     spec = {**known, **kind.only}

@@ -74,7 +74,8 @@ def _tried(command: Sequence[str], environment: Mapping[str, str]) -> str:
 def _another_python(interpreter: Path, barrier: Barrier | None) -> str:
     """Return a second remedy, to make the virtual environment again with another Python; "" if that would not help.
 
-    It helps if the path component that excludes other users is outside the environment, as of a Python in /root.
+    It helps if the path component that excludes other users is outside the environment, for example if the environment
+    uses a Python in /root.
     """
     environment = interpreter.parent.parent
     if barrier is None or environment.name != ".venv" or _barrier((environment, False)):

@@ -73,7 +73,12 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
 
 
 def navigation(may: frozenset[str], *, simulated: bool | str) -> list[tuple[str, list[NavigationLink]]]:
-    """Return the groups with the entries that a visitor with these permissions sees; empty groups are left out."""
+    """Return the groups with the entries that a visitor with these permissions sees; empty groups are left out.
+
+    Args:
+        may: permissions of the visitor, on the platform or in a tenant.
+        simulated: true if the pool runs on a simulated node.
+    """
     shown = []
     for group, links in _GROUPS:
         offered = [

@@ -184,7 +184,7 @@ class Permission:
             wanted: the tenant that the request names; "" or ``default`` for the user's only tenant.
             project: the project that the request names; "" for none.
 
-        Raises NOT_PERMITTED if the user may not request for that tenant, or if it names none and has several.
+        Raises NOT_PERMITTED if the user may not request for that tenant, or has several and the request names none.
         """
         there = access.requestable_tenants(who)
         if wanted in {"", DEFAULT_TENANT}:

@@ -196,7 +196,8 @@ class TenancyChanges:
     def revoke(self, who: Principal, token: str) -> None:
         """Revoke a token.
 
-        Raises NOT_FOUND if the token does not exist or belongs to another user and the principal may not manage users.
+        Raises NOT_FOUND if the token does not exist, or if it belongs to another user whose tokens the principal may
+        not manage.
         Raises CONFLICT if it was revoked before.
         """
         record = self._tokens.find(token)
@@ -241,7 +242,7 @@ class TenancyChanges:
         return self._tokens.issue(user=user, kind=TokenKind.SESSION)
 
     def _require_user(self, name: str) -> None:
-        """Raise NOT_FOUND if there is neither a user nor an account of that name."""
+        """Raise NOT_FOUND if the pool has no user of that name and this machine no account."""
         if name not in self._tenancy.people().users and self._permission.account_of(name) < 0:
             raise missing("user", name)
 

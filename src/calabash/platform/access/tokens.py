@@ -117,7 +117,7 @@ class Tokens:
         return record
 
     def gateway(self) -> IssuedSecret:
-        """Create the credential of the gateway process. It is valid as long as this process lives, and is not stored."""
+        """Create the credential of the gateway process. It is not stored, so it ends with the pool's process."""
         issued = _new(
             user="gateway",
             kind=TokenKind.GATEWAY,

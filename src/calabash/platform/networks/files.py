@@ -124,7 +124,10 @@ def _with_new_vpcs(
 def _counted(
     kept: Kept, changes: Iterable[NetworkChange]
 ) -> dict[str, tuple[Counter[NetworkKind], Counter[NetworkKind]]]:
-    """Return the numbers of added and removed objects by kind, for each tenant that gets new objects."""
+    """Return the numbers of added and of removed objects by kind, for each tenant whose limits must be checked.
+
+    These are the tenants that get new objects. Objects that the platform creates are not counted.
+    """
     fresh: dict[str, Counter[NetworkKind]] = defaultdict(Counter)
     gone: dict[str, Counter[NetworkKind]] = defaultdict(Counter)
     for change in changes:

@@ -157,7 +157,7 @@ class OverUseWatch:
         self._told(kind, finding)
 
     def _audit_unmanaged(self, devices: Iterable[DeviceSnapshot]) -> None:
-        """Write an audit line for each new unmanaged process; the agent has already applied its policy to it."""
+        """Write an audit line for each new unmanaged process. The agent applies the policy for such processes."""
         present = frozenset(found for device in devices for found in device.unmanaged)
         known = {(s.device, s.process) for s in self._unmanaged}
         for found in present:
