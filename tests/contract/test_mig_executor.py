@@ -26,12 +26,13 @@ from calabash.adapters.gpu.protocol import DriverOptions, GpuDriver
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Text
 from calabash.model.mig import split_profile
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.devices.inventory import Inventory
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.modes.mig.executor import MigExecutor
-from calabash.node.modes.protocol import NodeTools
+from calabash.node.modes.protocol import NoAllocations, NodeTools
 from calabash.node.processes.reaper import OpenSlot
 from calabash.sharing.mig import MODE
 from calabash.sharing.protocol import HeldSlice, Misfit
@@ -72,6 +73,19 @@ class Mortal:
         return call
 
 
+class _Allocations(NoAllocations):
+    """Allocations of a world, whose ends it records."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def open_slots(self) -> list[OpenSlot]:
+        return [cast("OpenSlot", SimpleNamespace(limits=limits)) for limits in self._world.slots.values()]
+
+    def end(self, allocation: AllocationId, reason: str, explanation: Text) -> None:
+        self._world.ended.append((allocation, reason))
+
+
 @dataclass
 class World:
     """Cards, a pool's record of them on disk, and the slots of allocations."""
@@ -100,8 +114,7 @@ class World:
             library=self.home / "none",
             environment={},
             device_root=self.root,
-            open_slots=lambda: [cast("OpenSlot", SimpleNamespace(limits=limits)) for limits in self.slots.values()],
-            end=lambda allocation, reason, _: self.ended.append((allocation, reason)),
+            allocations=_Allocations(self),
         )
         self.executor = MigExecutor(tools)
         self.executor.start()

@@ -52,7 +52,7 @@ class SlotAuditor:
         self._open_slots: dict[AllocationId, OpenSlot] = {}
         self._members = MemberControl(Path(os.environ["VIRTUAL_TIME"]))
         inventory = Inventory([open_driver(DriverOptions(sim_state=state))])
-        self._auditor = Auditor(inventory, self._owner, freeze=self._freeze, report=self._print_report)
+        self._auditor = Auditor(inventory, self, freezes=True, report=self._print_report)
 
     def run(self) -> None:
         """Audit until the lab kills this process."""
@@ -78,10 +78,10 @@ class SlotAuditor:
                     residuals=[Residual()],
                 )
 
-    def _owner(self, pid: int) -> AllocationId | None:
+    def allocation_of(self, pid: int) -> AllocationId | None:
         return next((program.slot for program in self._audited.programs if program.pid == pid), None)
 
-    def _freeze(self, name: AllocationId, frozen: bool) -> None:
+    def freeze(self, name: AllocationId, frozen: bool) -> None:
         if frozen:
             print("frozen", name, flush=True)
         for program in self._audited.programs:

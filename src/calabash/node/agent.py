@@ -22,6 +22,7 @@ from calabash.model.request import AllocationId
 from calabash.node import snapshot_reader
 from calabash.node.administration.devices import DeviceAdministration
 from calabash.node.administration.mig_layouts import MigLayouts
+from calabash.node.allocation_control import admit
 from calabash.node.allocations.end_reasons import ended_error
 from calabash.node.allocations.retention import RetentionPolicy
 from calabash.node.devices.settings import CardSettings
@@ -34,7 +35,7 @@ from calabash.node.processes.unmanaged import UnmanagedPolicy
 from calabash.node.slots.names import SlotNames
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.node.threads import AgentThreads
-from calabash.node.wiring import admit, build_parts
+from calabash.node.wiring import build_parts
 
 __all__ = ["Grant", "NodeAgent"]
 

@@ -20,7 +20,6 @@ from calabash.node.administration.devices import DeviceAdministration
 from calabash.node.allocations.table import Changes
 from calabash.node.arbiter.supervisor import ArbiterProcess
 from calabash.node.audit.loop import ROUND_S
-from calabash.node.loops import Loops
 from calabash.node.membership.terminator import Terminator
 from calabash.node.modes.protocol import HostingExecutor
 from calabash.node.wiring import NodeParts
@@ -49,8 +48,7 @@ class AgentThreads:
         self._next_round_ns = 0
         self._is_empty = False  # no allocation was held at the last poll
         self.administration = DeviceAdministration(parts)
-        self._loops = Loops(parts.clock, complain=parts.events.complain)
-        parts.occupancy.asked = lambda: self._loops.wake("devices")
+        self._loops = parts.loops
         parts.network.on_leave(lambda: self._loops.wake("ports"))
         self._loops.add("watch", self._watch, every_s=SWEEP_PERIOD_S)
         self._loops.add("devices", self._poll_devices, every_s=DEVICES_PERIOD_S)

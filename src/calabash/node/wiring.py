@@ -10,22 +10,21 @@ from pathlib import Path
 from calabash.adapters.clock import Clock
 from calabash.adapters.gpu.library import OWN_FILES, DriverFiles
 from calabash.adapters.gpu.protocol import GpuDriver
-from calabash.adapters.host.cgroups.marks import mark
-from calabash.adapters.host.processes import Process, boot_id
+from calabash.adapters.host.processes import boot_id
 from calabash.adapters.store import Store
-from calabash.model.errors import CalabashError, Reason
-from calabash.model.messages import Text
 from calabash.model.request import AllocationId, ModeName
+from calabash.node.allocation_control import AllocationControl
 from calabash.node.allocations.occupancy import Occupancy
 from calabash.node.allocations.retention import RequesterRetention, RetentionPolicy
-from calabash.node.allocations.table import Allocations, holders_of
-from calabash.node.audit.loop import AuditHooks, NodeAudit
+from calabash.node.allocations.table import Allocations
+from calabash.node.audit.loop import NodeAudit
 from calabash.node.devices.health_notices import HealthNotifier
 from calabash.node.devices.inventory import Inventory
 from calabash.node.devices.settings import CardSettings
 from calabash.node.events import Events
 from calabash.node.health.policy import read_policy
 from calabash.node.health.store import HealthStore
+from calabash.node.loops import Loops
 from calabash.node.membership.protocol import Membership, choose_membership, recorder_arguments
 from calabash.node.metering.checkpoint import LastRound
 from calabash.node.metering.meters import Meters
@@ -48,6 +47,7 @@ class NodeParts:
     """
 
     lock: threading.RLock
+    loops: Loops
     store: Store
     clock: Clock
     membership: Membership
@@ -133,7 +133,8 @@ def build_parts(
         model_of=inventory.model_of,
         meters=Meters(clock, boot=boot_id(), mark=last_round.read(), seen=recorded_ends.last_seen),
     )
-    occupancy = Occupancy(inventory, membership, clock)
+    loops = Loops(clock, complain=events.complain)
+    occupancy = Occupancy(inventory, membership, clock, asked=lambda: loops.wake("devices"))
     retention = retention or RequesterRetention()
     allocations = Allocations(
         store=store,
@@ -147,33 +148,14 @@ def build_parts(
         boot=boot_id(),
     )
 
-    def end(allocation: AllocationId, reason: str, explanation: Text) -> None:
-        with lock:
-            allocations.end(allocation, reason=reason, explanation=explanation)
-
-    hooks = AuditHooks(
-        capped_slots=usage_tracker.capped_slots,
-        open_slots=usage_tracker.open_slots,
-        entitled=lambda device: {*holders_of(allocations.records(), device), *allocations.orphaned(device)},
-        emit=lambda kind, reason, allocation, device, message: events.emit(
-            kind, reason=reason, allocation=allocation, device=device, message=message
-        ),
-        end=end,
-        changed=events.changed,
+    control = AllocationControl(
+        lock=lock,
+        allocations=allocations,
+        membership=membership,
+        slots=slots,
+        usage_tracker=usage_tracker,
+        retention=retention,
     )
-
-    def join(allocation: AllocationId, process: Process) -> None:
-        admit(membership, slots, allocation, process)
-        with lock:
-            if allocations.started(allocation, process) is None:
-                raise CalabashError(
-                    f"allocation {allocation} has just ended", reason=Reason.CONFLICT, hint="request it again"
-                )
-
-    def over(allocation: AllocationId) -> bool:
-        record = allocations.get(allocation)
-        return record is not None and retention.is_abandoned(record)
-
     health_notifier = HealthNotifier(inventory, events, membership, allocations.records)
     tools = NodeTools(
         home=home,
@@ -181,23 +163,17 @@ def build_parts(
         library=library,
         environment=environment,
         driver_files=driver_files,
-        open_slots=usage_tracker.open_slots,
         device_root=_device_root(environment),
         one_process=one_process,
-        end=end,
         part_happened=health_notifier.part_happened,
         own=own,
-        allocation_of=membership.allocation_of,
-        record_event=hooks.emit,
-        changed=events.changed,
-        slot_of=slots.path,
-        join=join,
-        ending=lambda allocation: allocations.ending(allocation) is not None,
-        over=over,
+        allocations=control,
+        events=events,
         workers=workers,
     )
     return NodeParts(
         lock=lock,
+        loops=loops,
         store=store,
         clock=clock,
         membership=membership,
@@ -210,23 +186,12 @@ def build_parts(
         allocations=allocations,
         modes=open_modes(tools),
         events=events,
-        audit=NodeAudit(inventory, membership, clock, hooks, policy=unmanaged_policy, own=own),
+        audit=NodeAudit(inventory, membership, clock, control, events, policy=unmanaged_policy, own=own),
         health_notifier=health_notifier,
         environment=environment,
         driver_files=driver_files,
         network=network or NoPorts(),
     )
-
-
-def admit(membership: Membership, slots: Slots, allocation: AllocationId, process: Process) -> None:
-    """Make a process a member of an allocation, and mark it to accept sealed slots only if slots are sealed.
-
-    Raises:
-        CalabashError: the process could not be made a member.
-    """
-    membership.enter(allocation, process)
-    if slots.sealed and membership.group(allocation):
-        mark(process)
 
 
 def _device_root(environment: Mapping[str, str]) -> Path:

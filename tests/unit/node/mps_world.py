@@ -18,7 +18,7 @@ from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.policy import MpsRules
 from calabash.node.modes.mps.notices import ServiceTools
 from calabash.node.modes.mps.target import Served
-from calabash.node.modes.protocol import NodeTools
+from calabash.node.modes.protocol import NoAllocations, NodeTools
 
 CARD = DeviceUuid("GPU-1")
 ONE, TWO = AllocationId("one"), AllocationId("two")
@@ -143,11 +143,9 @@ class Told:
         self.tools = ServiceTools(
             name="device 0",
             allocation_of=self.owners.get,
-            record_event=lambda kind, reason, allocation, message: self.events.append((kind, allocation, message)),
+            reports=self,
             environment={},
             files=OWN_FILES,
-            set_note=self.notes.__setitem__,
-            health_event=self._happened,
             rules=rules or MpsRules(),
         )
 
@@ -155,7 +153,13 @@ class Told:
         """Return the allocations and messages of the events of a kind."""
         return [(allocation, in_full(message)) for found, allocation, message in self.events if found == kind]
 
-    def _happened(self, event: HealthEvent, cause: Text, tenants: Collection[AllocationId]) -> None:
+    def record_event(self, kind: str, reason: str, allocation: str, message: Text) -> None:
+        self.events.append((kind, allocation, message))
+
+    def set_note(self, allocation: AllocationId, note: Text) -> None:
+        self.notes[allocation] = note
+
+    def health_event(self, event: HealthEvent, cause: Text, tenants: Collection[AllocationId]) -> None:
         self.health.append((event, cause, frozenset(tenants)))
 
 
@@ -177,6 +181,16 @@ def record(profile: str = "", start: int = -1) -> AllocationRecord:
         request=GpuRequest(memory_mib=1024, core_percent=30),
         placement=Placement(node=NodeName("n"), mode=ModeName("mps"), slices=(part,)),
     )
+
+
+class EndedAllocations(NoAllocations):
+    """Recorder of the allocations that an executor ends."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, str, Text]] = []
+
+    def end(self, allocation: AllocationId, reason: str, explanation: Text) -> None:
+        self.ended.append((allocation, reason, explanation))
 
 
 def tools(home: Path, **more: Any) -> NodeTools:

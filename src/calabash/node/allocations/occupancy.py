@@ -34,12 +34,19 @@ class _Question:
 class Occupancy:
     """Questions about allocations and the drivers' answers. The callback ``asked`` is called for each new question."""
 
-    def __init__(self, inventory: Inventory, membership: Membership, clock: Clock) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        membership: Membership,
+        clock: Clock,
+        *,
+        asked: Callable[[], None] = lambda: None,
+    ) -> None:
         self._inventory = inventory
         self._membership = membership
         self._clock = clock
         self._questions: dict[AllocationId, _Question] = {}
-        self.asked: Callable[[], None] = lambda: None
+        self._asked = asked
 
     def is_clear(self, record: AllocationRecord) -> bool:
         """Return True if the drivers list none of an allocation's processes; False while that is not known.
@@ -49,7 +56,7 @@ class Occupancy:
         question = self._questions.get(record.id)
         if question is None:
             self._questions[record.id] = _Question(record, self._clock.monotonic_ns())
-            self.asked()
+            self._asked()
             return False
         late = self._clock.monotonic_ns() - question.asked_ns > ANSWER_WITHIN_NS
         return question.clear or (late and not question.looked)

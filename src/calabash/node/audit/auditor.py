@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
@@ -79,12 +80,22 @@ class _Slice:
     since_ns: int = 0
 
 
+class AuditedMembers(Protocol):
+    """Processes of allocations, as far as the auditor needs them; ``Membership`` implements it."""
+
+    def allocation_of(self, pid: int) -> AllocationId | None:
+        """Return the allocation of a process."""
+
+    def freeze(self, allocation: AllocationId, frozen: bool) -> None:
+        """Stop every member process if ``frozen``, else continue all."""
+
+
 class Auditor:
     """Auditor of the GPU time of all slices with limits, on all devices of the node.
 
     Args:
-        allocation_of: returns the allocation of a process.
-        freeze: stops (True) or continues (False) the processes of an allocation; None if the node cannot do that.
+        members: processes of allocations.
+        freezes: the node can stop the processes of an allocation.
         report: called with allocation, device and nanoseconds, at most once a minute for each allocation that
             under-reports.
     """
@@ -92,14 +103,13 @@ class Auditor:
     def __init__(
         self,
         inventory: Inventory,
-        allocation_of: Callable[[int], AllocationId | None],
+        members: AuditedMembers,
         *,
-        freeze: Callable[[AllocationId, bool], None] | None,
+        freezes: bool,
         report: ReportUnreported,
     ) -> None:
         self._inventory = inventory
-        self._allocation_of = allocation_of
-        self._freeze = freeze
+        self._members, self._freezes = members, freezes
         self._report = report
         self._devices: dict[DeviceUuid, _Device] = {}
         self._slices: dict[tuple[AllocationId, int], _Slice] = {}
@@ -133,7 +143,7 @@ class Auditor:
             for uuid, parts in self._by_device.items():
                 if not self._inventory.is_unused(uuid):
                     self._window(uuid, parts, now_ns)
-        if self._freeze is not None:
+        if self._freezes:
             for name in self._to_hold(now_ns):
                 self._hold(name, self._pages[name].limits, now_ns)
             self._had.clear()
@@ -155,8 +165,8 @@ class Auditor:
     def thaw_all(self) -> None:
         """Continue all stopped allocations and drop their state."""
         for name, state in self._throttles.items():
-            if state.frozen and self._freeze is not None:
-                self._freeze(name, False)
+            if state.frozen and self._freezes:
+                self._members.freeze(name, False)
         self._throttles.clear()
         self._paced.clear()
 
@@ -166,9 +176,9 @@ class Auditor:
         May be called from any thread.
         """
         for name, state in list(self._throttles.items()):
-            if state.frozen and self._freeze is not None:
+            if state.frozen and self._freezes:
                 self._thawed.add(name)
-                self._freeze(name, False)
+                self._members.freeze(name, False)
 
     # -- internal ------------------------------------------------------------------------------------------------
 
@@ -255,7 +265,7 @@ class Auditor:
         owners: dict[int, AllocationId] = {}
         for sample in samples:
             since_us = max(device.read_us.get(sample.pid, device.after_us), sample.at_us - WINDOW_NS_MAX // 1000)
-            owner = self._allocation_of(sample.pid) or self._owners.get(sample.pid)
+            owner = self._members.allocation_of(sample.pid) or self._owners.get(sample.pid)
             if owner is None or first:
                 continue
             owners[sample.pid] = owner
@@ -267,10 +277,10 @@ class Auditor:
         return {} if first else seen
 
     def _hold(self, name: AllocationId, limits: LimitsPage, now_ns: int) -> None:
-        assert self._freeze is not None
+        assert self._freezes
         state = self._throttles.get(name)
         if state is None:
-            self._freeze(name, False)  # an earlier agent may have stopped it
+            self._members.freeze(name, False)  # an earlier agent may have stopped it
             state = self._throttles[name] = Throttle()
         indices = [i for i in range(limits.device_count) if _suspended(limits, i)]
         had = self._had.get(name, {})
@@ -286,7 +296,7 @@ class Auditor:
         )
         if after.frozen is not state.frozen or name in self._thawed:
             self._thawed.discard(name)
-            self._freeze(name, after.frozen)
+            self._members.freeze(name, after.frozen)
         self._throttles[name] = after
         if after.suspended_ns or after.frozen or after.pace is not None:
             self._restless.add(name)

@@ -5,8 +5,8 @@ The rounds call drivers and hold no lock meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from calabash.adapters.clock import Clock
 from calabash.model.device import DeviceUuid
@@ -15,8 +15,9 @@ from calabash.model.messages import Message, Text
 from calabash.model.request import AllocationId
 from calabash.model.units import MIB
 from calabash.node.audit.auditor import Auditor
-from calabash.node.audit.process_census import PERIOD_NS, Caps, Census, CensusListener, Views, describe_process
+from calabash.node.audit.process_census import PERIOD_NS, Caps, Census, Views, describe_process
 from calabash.node.devices.inventory import Inventory
+from calabash.node.events import Events
 from calabash.node.membership.protocol import Membership
 from calabash.node.processes.inherited import PoolProcesses
 from calabash.node.processes.reaper import OpenSlot
@@ -28,25 +29,24 @@ REST_S = 0.2  # no allocation has worked recently
 EMPTY_S = PERIOD_NS / 1e9  # no slot is open: only unmanaged processes are searched for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditHooks:
-    """Access of a round to other components of the agent.
+class AuditedAllocations(Protocol):
+    """Operations on allocations that the audit uses; ``node.allocation_control`` implements them."""
 
-    Args:
-        capped_slots: returns the open slots of all allocations with a memory limit.
-        open_slots: returns the open slots of all allocations, which list the devices and partitions that each may use.
-        entitled: returns the allocations that may use a device.
-        emit: emits an event: kind, reason, allocation, device, message.
-        end: ends an allocation: id, reason, explanation.
-        changed: called when capacity may have changed.
-    """
+    def capped_slots(self) -> Sequence[OpenSlot]:
+        """Return the open slots of all allocations with a memory limit."""
+        ...
 
-    capped_slots: Callable[[], Sequence[OpenSlot]]
-    open_slots: Callable[[], Sequence[OpenSlot]]
-    entitled: Callable[[DeviceUuid], Collection[AllocationId]]
-    emit: Callable[[str, str, str, str, Text], None]
-    end: Callable[[AllocationId, str, Text], None]
-    changed: Callable[[], None]
+    def open_slots(self) -> Sequence[OpenSlot]:
+        """Return the open slots of all allocations, which list the devices and partitions that each may use."""
+        ...
+
+    def entitled(self, device: DeviceUuid) -> Collection[AllocationId]:
+        """Return the allocations that may use a device, including those that the journal does not know."""
+        ...
+
+    def end(self, allocation: AllocationId, reason: str, explanation: Text) -> None:
+        """Request the end of an allocation."""
+        ...
 
 
 class NodeAudit:
@@ -64,7 +64,8 @@ class NodeAudit:
         inventory: Inventory,
         membership: Membership,
         clock: Clock,
-        hooks: AuditHooks,
+        allocations: AuditedAllocations,
+        events: Events,
         *,
         policy: UnmanagedPolicy,
         own: PoolProcesses | None = None,
@@ -72,25 +73,25 @@ class NodeAudit:
         self._inventory = inventory
         self._membership = membership
         self._clock = clock
-        self._hooks = hooks
+        self._allocations = allocations
         self._next_ns = 0
         self._asking_since_ns = 0  # 0: no driver is being asked
-        self._proven = (
-            membership.form == "kernel"
-        )  # with leases a process can leave its allocation or enter another one
+        # With leases a process can leave its allocation or enter another one.
+        proven = membership.form == "kernel"
+        reports = _Reports(inventory, allocations, events, proven=proven)
         self._census = Census(
             inventory,
             membership.allocation_of,
-            hooks.entitled,
-            CensusListener(found=self._found, gone=self._gone, over_use=self._over_use, changed=hooks.changed),
+            allocations.entitled,
+            reports,
             policy=policy,
             own=own,
         )
         self._auditor = Auditor(
             inventory,
-            membership.allocation_of,
-            freeze=membership.freeze if self._proven else None,
-            report=self._under_reported,
+            membership,
+            freezes=proven,
+            report=reports.under_reported,
         )
 
     @property
@@ -108,11 +109,11 @@ class NodeAudit:
         if now_ns < self._next_ns:
             return self._until_next(self._auditor.step(now_ns), now_ns)
         self._next_ns = now_ns + int(ROUND_S * 1e9)
-        capped_slots = self._hooks.capped_slots()
+        capped_slots = self._allocations.capped_slots()
         self._asking_since_ns = now_ns
         try:
             self._auditor.tick(capped_slots, now_ns)
-            self._census.tick(lambda: _caps(capped_slots), now_ns, views=lambda: _views(self._hooks.open_slots()))
+            self._census.tick(lambda: _caps(capped_slots), now_ns, views=lambda: _views(self._allocations.open_slots()))
         finally:
             self._asking_since_ns = 0
         now_ns = self._clock.monotonic_ns()
@@ -131,43 +132,65 @@ class NodeAudit:
         if paced_s is None:
             if self._auditor.is_watching:
                 return None
-            return REST_S if self._hooks.capped_slots() else EMPTY_S
+            return REST_S if self._allocations.capped_slots() else EMPTY_S
         return min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
 
     def close(self) -> None:
         """Continue all stopped allocations, because no process would continue them after the end of the agent."""
         self._auditor.thaw_all()
 
+
+class _Reports:
+    """Reports findings of census and auditor as events. If members are ``proven``, ends allocations for over-use."""
+
+    def __init__(self, inventory: Inventory, allocations: AuditedAllocations, events: Events, *, proven: bool) -> None:
+        self._inventory, self._allocations, self._events, self._proven = inventory, allocations, events, proven
+
     def _index(self, uuid: DeviceUuid) -> int:
         return next((d.index for d in self._inventory.devices() if d.uuid == uuid), -1)
 
-    def _found(self, found: UnmanagedProcess) -> None:
+    def changed(self) -> None:
+        self._events.changed()
+
+    def process_found(self, found: UnmanagedProcess) -> None:
         message = Message(
             "{process} of device {device} and has no slice of it",
             process=describe_process(found),
             device=self._index(found.device),
         )
-        self._hooks.emit("stranger", Reason.STRANGER, found.allocation or "", found.device, message)
+        self._events.emit(
+            "stranger", reason=Reason.STRANGER, allocation=found.allocation or "", device=found.device, message=message
+        )
 
-    def _gone(self, found: UnmanagedProcess) -> None:
+    def process_left(self, found: UnmanagedProcess) -> None:
         message = f"pid {found.process.pid} has left device {self._index(found.device)}"
-        self._hooks.emit("stranger_gone", Reason.STRANGER, found.allocation or "", found.device, message)
+        self._events.emit(
+            "stranger_gone",
+            reason=Reason.STRANGER,
+            allocation=found.allocation or "",
+            device=found.device,
+            message=message,
+        )
 
-    def _over_use(self, use: OverUse) -> None:
+    def over_use(self, use: OverUse) -> None:
         message = (
             f"its {use.processes} processes hold {use.used_mib} MiB of device {self._index(use.device)},"
             f" it was given {use.cap_mib} MiB"
         )
-        self._hooks.emit("over_use", Reason.OVER_USE, use.allocation, use.device, message)
+        self._events.emit(
+            "over_use", reason=Reason.OVER_USE, allocation=use.allocation, device=use.device, message=message
+        )
         if self._proven:
-            self._hooks.end(use.allocation, Reason.OVER_USE, message)
+            self._allocations.end(use.allocation, Reason.OVER_USE, message)
 
-    def _under_reported(self, allocation: AllocationId, uuid: DeviceUuid, owed_ns: int) -> None:
+    def under_reported(self, allocation: AllocationId, uuid: DeviceUuid, owed_ns: int) -> None:
         message = (
             f"the driver saw {owed_ns // 1_000_000} ms of GPU time on device {self._index(uuid)}"
             " that its usage page does not report; they are charged"
         )
-        self._hooks.emit("under_reported", Reason.UNDER_REPORTED, allocation, uuid, message)
+        self._events.emit(
+            "under_reported", reason=Reason.UNDER_REPORTED, allocation=allocation, device=uuid, message=message
+        )
 
 
 def _views(open_slots: Sequence[OpenSlot]) -> Views:

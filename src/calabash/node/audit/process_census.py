@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 from calabash.adapters.host.processes import Process, command_name, identify, owner, send_signal, user_name
 from calabash.model.device import DeviceProcess, DeviceUuid
@@ -29,20 +29,24 @@ Caps = Mapping[tuple[AllocationId, DeviceUuid], int]
 Views = Mapping[AllocationId, Collection[DeviceUuid]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CensusListener:
-    """Callbacks of the census; they are called from its thread.
+class CensusListener(Protocol):
+    """Recipient of the findings of a census; called from its thread."""
 
-    Args:
-        found, gone: an unmanaged process was confirmed on a device, or has left it.
-        over_use: an allocation uses more memory than its limit.
-        changed: capacity may have changed.
-    """
+    def process_found(self, found: UnmanagedProcess) -> None:
+        """Take note of an unmanaged process that was confirmed on a device."""
+        ...
 
-    found: Callable[[UnmanagedProcess], None]
-    gone: Callable[[UnmanagedProcess], None]
-    over_use: Callable[[OverUse], None]
-    changed: Callable[[], None]
+    def process_left(self, found: UnmanagedProcess) -> None:
+        """Take note of an unmanaged process that has left its device."""
+        ...
+
+    def over_use(self, use: OverUse) -> None:
+        """Take note of an allocation that uses more memory than its limit."""
+        ...
+
+    def changed(self) -> None:
+        """Take note that capacity may have changed."""
+        ...
 
 
 class Census:
@@ -51,7 +55,7 @@ class Census:
     Args:
         allocation_of: returns the allocation of a process.
         entitled: returns the allocations that may use a device, including those that the journal does not know.
-        events: callbacks for the findings.
+        events: recipient of the findings.
         policy: action on unmanaged processes.
         own: processes that an earlier pool started and this pool continues to use; they are not unmanaged.
     """
@@ -122,11 +126,11 @@ class Census:
         verdict = judge_listing(known, uuid, listed, entitled=self._entitled(uuid), policy=self.policy)
         self._unmanaged[uuid] = verdict.unmanaged
         for found in verdict.found:
-            self._events.found(found)
+            self._events.process_found(found)
         for found in verdict.kill:
             send_signal(found.process, signal.SIGKILL)
         for found in verdict.gone:
-            self._events.gone(found)
+            self._events.process_left(found)
         if sum(s.used_mib for s in before) != sum(s.used_mib for s in self.unmanaged(uuid)):
             self._events.changed()
 

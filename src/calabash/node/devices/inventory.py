@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from calabash.adapters.clock import Clock, SteadyClock, SystemClock
+from calabash.adapters.clock import Clock, SystemClock
 from calabash.adapters.gpu.protocol import GpuDriver
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, VfProfile
 from calabash.model.errors import CalabashError, Reason
@@ -85,8 +85,7 @@ class Inventory:
         self.drivers = tuple(drivers)
         self.lent = DetachedCards()
         known = self._store.read()
-        self._steady = steady = SteadyClock(self._clock, self._store.clock)
-        self._store.clock = steady.start
+        self._steady = steady = self._store.continued_clock(self._clock)
         for driver in drivers:
             for device in driver.devices():
                 numbered = replace(device, index=len(self._cards))

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from calabash.adapters.clock import Clock, SteadyClock
 from calabash.adapters.host.files import write_durably
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
@@ -97,7 +98,6 @@ class HealthStore:
 
     These attributes are valid after ``read``. ``rebooted``: the machine was restarted since the file was written.
     ``since_s``: time of the creation of the file; later faults in the drivers' records count for the health of cards.
-    ``clock``: start of the clock of the deadlines; None if the file has none of this boot.
     """
 
     def __init__(self, home: Path | None, *, boot: str = "", now_s: float = 0.0) -> None:
@@ -106,7 +106,13 @@ class HealthStore:
         self._written: bytes | None = None
         self.rebooted = False
         self.since_s = now_s
-        self.clock: tuple[float, int] | None = None
+        self._clock: tuple[float, int] | None = None
+
+    def continued_clock(self, clock: Clock) -> SteadyClock:
+        """Return the clock of the deadlines: the stored one if it is of this boot, else a new one, which is stored."""
+        steady = SteadyClock(clock, self._clock)
+        self._clock = steady.start
+        return steady
 
     def read(self) -> dict[str, CardEntry] | None:
         """Return the stored entries by UUID; None if the file cannot be read.
@@ -127,7 +133,7 @@ class HealthStore:
         self.rebooted = found.boot != self._boot
         self.since_s = found.since_s or self.since_s
         if self._boot and not self.rebooted:
-            self.clock = self.clock or found.clock
+            self._clock = self._clock or found.clock
         return found.cards
 
     def write(self, entries: Mapping[str, CardEntry]) -> None:
@@ -135,7 +141,7 @@ class HealthStore:
         if self._file is None:
             return
         text = msgspec.json.encode(
-            _HealthFile(boot=self._boot, clock=self.clock, since_s=self.since_s, cards=dict(entries))
+            _HealthFile(boot=self._boot, clock=self._clock, since_s=self.since_s, cards=dict(entries))
         )
         if text == self._written:
             return

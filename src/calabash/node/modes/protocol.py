@@ -21,42 +21,90 @@ from calabash.node.slots.content import SlotDevice
 from calabash.node.slots.open_pages import Pages
 from calabash.sharing.protocol import Edits
 
-RecordEvent = Callable[[str, str, str, str, Text], None]
+
+class HeldAllocations(Protocol):
+    """Operations on allocations that executors use; ``node.allocation_control`` implements them."""
+
+    def open_slots(self) -> Sequence[OpenSlot]:
+        """Return the open pages of all slots, including slots without limits."""
+        ...
+
+    def slot_of(self, allocation: AllocationId) -> Path:
+        """Return the directory of the slot of an allocation."""
+        ...
+
+    def allocation_of(self, pid: int) -> AllocationId | None:
+        """Return the allocation of a process, by its cgroup or its lease."""
+        ...
+
+    def end(self, allocation: AllocationId, reason: str, explanation: Text) -> None:
+        """End an allocation that cannot continue. Must not be called with a lock that ``ModeExecutor.leave`` takes."""
+        ...
+
+    def is_ending(self, allocation: AllocationId) -> bool:
+        """Return True if the end of an allocation has been requested."""
+        ...
+
+    def is_abandoned(self, allocation: AllocationId) -> bool:
+        """Return True if the tenant of an allocation cannot use it again, although its end has not been requested."""
+        ...
+
+    def join(self, allocation: AllocationId, process: Process) -> None:
+        """Make a process of the pool a member of an allocation, which then is running. Raises CalabashError.
+
+        Must not be called with a lock held.
+        """
+        ...
 
 
-def _no_allocation(pid: int) -> AllocationId | None:
-    del pid
-    return None
+class NodeEvents(Protocol):
+    """Events of the node; ``node.events`` implements them."""
+
+    def emit(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: Text = "") -> None:
+        """Log an event and write it to the journal."""
+        ...
+
+    def changed(self) -> None:
+        """Announce that capacity may have been freed. Must not be called with a lock held."""
+        ...
 
 
-def _no_slot(allocation: AllocationId) -> Path:
-    return Path("/nonexistent", allocation)
+class NoAllocations:
+    """Allocations for executors without an agent: there are none, and requested ends are ignored."""
+
+    def open_slots(self) -> Sequence[OpenSlot]:
+        return ()
+
+    def slot_of(self, allocation: AllocationId) -> Path:
+        return Path("/nonexistent", allocation)
+
+    def allocation_of(self, pid: int) -> AllocationId | None:
+        del pid
+        return None
+
+    def end(self, allocation: AllocationId, reason: str, explanation: Text) -> None:
+        """Do nothing."""
+
+    def is_ending(self, allocation: AllocationId) -> bool:
+        del allocation
+        return False
+
+    def is_abandoned(self, allocation: AllocationId) -> bool:
+        del allocation
+        return False
+
+    def join(self, allocation: AllocationId, process: Process) -> None:
+        """Do nothing."""
 
 
-def _joins_nothing(allocation: AllocationId, process: Process) -> None:
-    del allocation, process
+class NoEvents:
+    """Events for executors without an agent: they are dropped."""
 
+    def emit(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: Text = "") -> None:
+        """Do nothing."""
 
-def _ends_never(allocation: AllocationId) -> bool:
-    del allocation
-    return False
-
-
-def _never_over(allocation: AllocationId) -> bool:
-    del allocation
-    return False
-
-
-def _records_nothing(kind: str, reason: str, allocation: str, device: str, message: Text) -> None:
-    del kind, reason, allocation, device, message
-
-
-def _nothing_follows() -> None:
-    """Do nothing: default for executors without an agent."""
-
-
-def _ends_nothing(allocation: AllocationId, reason: str, explanation: Text) -> None:
-    del allocation, reason, explanation
+    def changed(self) -> None:
+        """Do nothing."""
 
 
 def _reports_nothing(
@@ -83,26 +131,16 @@ class NodeTools:
         library: path of the shim.
         environment: environment that leads a program to the simulated node; empty on a machine with GPUs.
         driver_files: location of the driver's programs if they are mounted from the host.
-        open_slots: returns the open pages of all slots, including slots without limits.
         device_root: root of the /dev and /proc that describe the devices; None: device nodes are not changed.
         one_process: True if exclusive devices accept only one process.
-        end: ends an allocation that cannot continue: ID, reason, explanation. Must not be called with a lock that ``leave``
-            takes.
+        allocations: operations on allocations.
+        events: events of the node.
         part_happened: reports an event of a part of a device that the executor manages, such as a MIG device (by its
             UUID) or a daemon (by a name): device, part, event, cause, and the affected allocations. Operators and these
             tenants are notified; ``inventory.health.of_part`` then tells if the part may be used. The executor makes the part
             healthy again by RESET_DONE (if it needed a reset) and TEST_PASSED.
         own: processes of an earlier pool that an executor has adopted.
-        allocation_of: returns the allocation of a process, by its cgroup or its lease.
-        record_event: records an event: kind, reason, allocation, device, message.
         contexts: memory of an empty CUDA context in bytes, by device model, as far as it is known.
-        changed: announces that capacity may have been freed; must not be called with a lock held.
-        slot_of: returns the directory of an allocation's slot.
-        join: makes a process of the pool a member of an allocation, which then is running. Must not be called with a lock
-            held. Raises CalabashError.
-        ending: returns True if the end of an allocation has been requested.
-        over: returns True if the tenant of an allocation cannot use it again (``node.allocations.retention``), although its
-            end has not been requested.
         workers: user IDs for workers; None: this node starts no workers.
     """
 
@@ -111,20 +149,13 @@ class NodeTools:
     library: Path
     environment: Mapping[str, str]
     driver_files: DriverFiles = OWN_FILES
-    open_slots: Callable[[], Sequence[OpenSlot]] = tuple
     device_root: Path | None = None
     one_process: bool = False
-    end: Callable[[AllocationId, str, str], None] = _ends_nothing
+    allocations: HeldAllocations = field(default_factory=NoAllocations)
+    events: NodeEvents = field(default_factory=NoEvents)
     part_happened: Callable[[DeviceUuid, str, HealthEvent, Text, Collection[AllocationId]], None] = _reports_nothing
     own: PoolProcesses = field(default_factory=PoolProcesses)
-    allocation_of: Callable[[int], AllocationId | None] = _no_allocation
-    record_event: RecordEvent = _records_nothing
     contexts: dict[str, int] = field(default_factory=dict)
-    changed: Callable[[], None] = _nothing_follows
-    slot_of: Callable[[AllocationId], Path] = _no_slot
-    join: Callable[[AllocationId, Process], None] = _joins_nothing
-    ending: Callable[[AllocationId], bool] = _ends_never
-    over: Callable[[AllocationId], bool] = _never_over
     workers: WorkerUsers | None = None
 
 

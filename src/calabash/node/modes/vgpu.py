@@ -164,7 +164,7 @@ class VgpuExecutor(ViewOnly):
 
     def poll(self) -> None:
         if self._reaper is not None:
-            self._reaper.tick(self._tools.open_slots())
+            self._reaper.tick(self._tools.allocations.open_slots())
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Do nothing: the agent adopts the slots, and the cost of contexts is published at the next poll."""

@@ -23,8 +23,7 @@ class Node:
         self.answers = True
         self.clock = VirtualClock()
         self.questions = 0
-        self.occupancy = Occupancy(cast("Any", self), cast("Any", self), self.clock)
-        self.occupancy.asked = self._asked
+        self.occupancy = Occupancy(cast("Any", self), cast("Any", self), self.clock, asked=self._asked)
 
     def _asked(self) -> None:
         self.questions += 1

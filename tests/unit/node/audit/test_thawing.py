@@ -13,11 +13,24 @@ from calabash_testing.clock import VirtualClock
 STOPPED, RUNNING = AllocationId("stopped"), AllocationId("running")
 
 
+class Members:
+    """Processes of allocations; records which were stopped and continued."""
+
+    def __init__(self, done: list[tuple[str, bool]]) -> None:
+        self._done = done
+
+    def allocation_of(self, pid: int) -> AllocationId | None:
+        return None
+
+    def freeze(self, allocation: AllocationId, frozen: bool) -> None:
+        self._done.append((allocation, frozen))
+
+
 def _auditor(done: list[tuple[str, bool]]) -> Auditor:
     auditor = Auditor(
         cast("Any", None),
-        lambda pid: None,
-        freeze=lambda name, frozen: done.append((name, frozen)),
+        Members(done),
+        freezes=True,
         report=lambda *_: None,
     )
     auditor._throttles = {STOPPED: Throttle(frozen=True), RUNNING: Throttle()}

@@ -104,7 +104,7 @@ class BrokeredExecutor(VgpuExecutor):
         host = self._hosts.get(record.id)
         if host is None or host.process is not None:
             return  # the host runs already, or the allocation has been released
-        slot = self._tools.slot_of(record.id)
+        slot = self._tools.allocations.slot_of(record.id)
         lease = slot / LEASE_FILE
         host.used_ns = time.monotonic_ns()
         images = self._images.open(uid=record.uid, tenant=record.request.tenant)
@@ -114,7 +114,7 @@ class BrokeredExecutor(VgpuExecutor):
                 tenant=record.uid,
                 lease=lease if lease.exists() else None,
                 images=images,
-                join=lambda process: self._tools.join(record.id, process),
+                join=lambda process: self._tools.allocations.join(record.id, process),
             )
         finally:
             if images is not None:
@@ -158,7 +158,7 @@ class BrokeredExecutor(VgpuExecutor):
                 self._hosts[record.id] = host
         for record in held:
             if record.id not in self._hosts:
-                self._tools.end(record.id, WORKER_DIED, "the worker host exited while no pool ran")
+                self._tools.allocations.end(record.id, WORKER_DIED, "the worker host exited while no pool ran")
 
     def poll_processes(self) -> None:
         with self._lock:
@@ -205,7 +205,7 @@ class BrokeredExecutor(VgpuExecutor):
             self._end(host)
 
     def _needed(self, host: WorkerHost) -> bool:
-        if self._tools.over(host.allocation):
+        if self._tools.allocations.is_abandoned(host.allocation):
             return False
         if host.standing or (host.client is not None and not self._endings.ended(host.client)) or host.serves():
             host.used_ns = time.monotonic_ns()
@@ -214,16 +214,16 @@ class BrokeredExecutor(VgpuExecutor):
 
     def _report_death(self, host: WorkerHost) -> None:
         """End the allocation of a host that died. No event is emitted if the allocation was ending or its pod is over."""
-        if self._tools.over(host.allocation):
+        if self._tools.allocations.is_abandoned(host.allocation):
             self._end(host)
-        elif not self._tools.ending(host.allocation):
+        elif not self._tools.allocations.is_ending(host.allocation):
             why = "the worker host has died"
-            self._tools.record_event(WORKER_DIED, WORKER_DIED, host.allocation, "", why)
-            self._tools.end(host.allocation, WORKER_DIED, why)
+            self._tools.events.emit(WORKER_DIED, reason=WORKER_DIED, allocation=host.allocation, message=why)
+            self._tools.allocations.end(host.allocation, WORKER_DIED, why)
 
     def _end(self, host: WorkerHost) -> None:
         """End the allocation of a host that no client or program needs."""
-        self._tools.end(host.allocation, "ended", "no client or program uses its workers any more")
+        self._tools.allocations.end(host.allocation, "ended", "no client or program uses its workers any more")
 
     def _clear(self, host: WorkerHost) -> None:
         if not host.reap():
@@ -243,12 +243,12 @@ class BrokeredExecutor(VgpuExecutor):
             self._directory(record.id),
             client=_client_of(record),
             user=user,
-            name=self._tools.slot_of(record.id).name,
+            name=self._tools.allocations.slot_of(record.id).name,
             standing=record.request.standing,
         )
 
     def _directory(self, allocation: AllocationId) -> Path:
-        return directory_of(self._tools.home, self._tools.slot_of(allocation).name)
+        return directory_of(self._tools.home, self._tools.allocations.slot_of(allocation).name)
 
     def _write_records(self) -> None:
         self._records.write(self._running)

@@ -107,7 +107,7 @@ class MigExecutor(ViewOnly):
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Read the MIG devices of held allocations from their slots. ``verify`` checks that they still exist."""
-        slots = {slot.limits.allocation: slot.limits.uuids for slot in self._tools.open_slots()}
+        slots = {slot.limits.allocation: slot.limits.uuids for slot in self._tools.allocations.open_slots()}
         standing = {u: c.layout.part(u) for c in list(self._cards.values()) for u in c.layout.uuids}
         for record in held:
             uuids = slots.get(record.id, ())
@@ -195,7 +195,7 @@ class MigExecutor(ViewOnly):
     def _publish(self, card: MigCard) -> None:
         """Update the inventory; if the instances have changed, announce that capacity may have been freed."""
         if self._update_inventory(card):
-            self._tools.changed()
+            self._tools.events.changed()
 
     def _update_inventory(self, card: MigCard) -> bool:
         return self._tools.inventory.divisions.set(
@@ -223,10 +223,10 @@ class MigExecutor(ViewOnly):
             part = self._provided(card, slice_)
         except CalabashError as error:
             why = f"its {place} does not exist any more and cannot be created again: {error.message}"
-            self._tools.end(record.id, error.reason, why)
+            self._tools.allocations.end(record.id, error.reason, why)
             return []
         self._set(record.id, index, part)
-        for slot in self._tools.open_slots():
+        for slot in self._tools.allocations.open_slots():
             if slot.limits.allocation == record.id:
                 slot.limits.set_uuid(index, part.uuid)
         return [f"the {place} of allocation {record.id} did not exist any more and was created again"]

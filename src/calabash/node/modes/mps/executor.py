@@ -172,7 +172,7 @@ class MpsExecutor(ViewOnly):
             if service is None or not holds or found == service.served.uuid:
                 return
             why = "was created again"
-        self._tools.end(record.id, Reason.UNHEALTHY, f"its {place[1]} at {place[2]} {why}")
+        self._tools.allocations.end(record.id, Reason.UNHEALTHY, f"its {place[1]} at {place[2]} {why}")
 
     def _make_exclusive(self, service: CardService) -> bool:
         """Set the compute mode so that only the MPS server can use the device. Return True if it had been changed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from calabash.adapters.gpu.library import DriverFiles
 from calabash.model.errors import Reason
@@ -17,28 +18,40 @@ from calabash.node.modes.mps.daemon import Clients
 RECOVERY_EVENTS = (HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED)
 
 
+class ServiceReports(Protocol):
+    """Recipient of the notices of one service."""
+
+    def record_event(self, kind: str, reason: str, allocation: str, message: Text) -> None:
+        """Record an event of the service's device."""
+        ...
+
+    def set_note(self, allocation: AllocationId, note: Text) -> None:
+        """Set the note that is shown with an allocation."""
+        ...
+
+    def health_event(self, event: HealthEvent, cause: Text, tenants: Collection[AllocationId]) -> None:
+        """Report a health event of the device, its cause, and the affected allocations."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTools:
-    """Functions and settings of the pool that a service uses.
+    """Settings and functions of the pool that a service uses.
 
     Args:
         name: name of the device or instance in messages.
         allocation_of: returns the allocation of a process.
-        record_event: records an event: kind, reason, allocation, message.
+        reports: recipient of the service's notices.
         environment: environment that leads to a simulated node; empty on a machine with GPUs.
         files: location of the driver's programs.
-        set_note: sets the note that is shown with an allocation.
-        health_event: reports a health event of the device: event, cause, and the affected allocations.
         rules: classification of MPS faults.
     """
 
     name: str
     allocation_of: Callable[[int], AllocationId | None]
-    record_event: Callable[[str, str, str, Text], None]
+    reports: ServiceReports
     environment: Mapping[str, str]
     files: DriverFiles
-    set_note: Callable[[AllocationId, Text], None]
-    health_event: Callable[[HealthEvent, Text, Collection[AllocationId]], None]
     rules: MpsRules
 
 
@@ -52,7 +65,7 @@ class ServiceNotices:
     def report(self) -> None:
         """Deliver the queued health events in order."""
         while self._waiting:
-            self._tools.health_event(*self._waiting.popleft())
+            self._tools.reports.health_event(*self._waiting.popleft())
 
     def report_failure(self, kind: str, hit: Mapping[AllocationId, list[int]], cause: Text) -> None:
         """Notify the affected allocations of a fault or a death, and queue the health event.
@@ -71,11 +84,11 @@ class ServiceNotices:
                 s="s" if len(pids) > 1 else "",
                 pids=", ".join(map(str, sorted(pids))),
             )
-            self._tools.set_note(allocation, message)
-            self._tools.record_event(kind, Reason.NEIGHBOUR_FAULT, allocation, message)
+            self._tools.reports.set_note(allocation, message)
+            self._tools.reports.record_event(kind, Reason.NEIGHBOUR_FAULT, allocation, message)
         if not hit:
             message = Message("{cause} on {service} and affected no client", cause=cause, service=name)
-            self._tools.record_event(kind, Reason.NEIGHBOUR_FAULT, "", message)
+            self._tools.reports.record_event(kind, Reason.NEIGHBOUR_FAULT, "", message)
         event = event_of(self._tools.rules.client_fault if kind == "mps_fault" else self._tools.rules.daemon_died)
         if event is not None:
             self._waiting.append((event, cause, frozenset(hit)))
@@ -90,7 +103,7 @@ class ServiceNotices:
 
     def report_recovery(self, message: str) -> None:
         """Report that programs are served again, and queue the health events of the recovery."""
-        self._tools.record_event("mps_back", "", "", message)
+        self._tools.reports.record_event("mps_back", "", "", message)
         self._waiting.extend((event, message, frozenset[AllocationId]()) for event in RECOVERY_EVENTS)
 
     def report_unadmitted(self, pid: int, whose: AllocationId | None, owner: AllocationId) -> None:
@@ -100,12 +113,12 @@ class ServiceNotices:
             pid=pid,
             allocation=RequestName(owner),
         )
-        self._tools.record_event("mps_slipped_in", Reason.NOT_PERMITTED, whose or "", message)
+        self._tools.reports.record_event("mps_slipped_in", Reason.NOT_PERMITTED, whose or "", message)
 
     def report_mismatch(self, allocation: AllocationId, how: str) -> None:
         """Report a difference between the share of an allocation and the share that it got, and note it."""
-        self._tools.set_note(allocation, f"the device reports another share: {how}")
-        self._tools.record_event("mps_unverified", Reason.UNVERIFIED, allocation, how)
+        self._tools.reports.set_note(allocation, f"the device reports another share: {how}")
+        self._tools.reports.record_event("mps_unverified", Reason.UNVERIFIED, allocation, how)
 
 
 def event_of(fault: FaultClass) -> HealthEvent | None:

@@ -204,20 +204,12 @@ class Services:
 
     def _made(self, served: Served) -> CardService:
         """Create and register a service. Called with the lock held."""
-
-        def happened(event: HealthEvent, cause: Text, tenants: Collection[AllocationId]) -> None:
-            self._tools.part_happened(served.card, served.part, event, cause, tenants)
-
         tools = ServiceTools(
             name=served.name,
-            allocation_of=self._tools.allocation_of,
-            record_event=lambda kind, reason, allocation, message: self._tools.record_event(
-                kind, reason, allocation, served.card, message
-            ),
+            allocation_of=self._tools.allocations.allocation_of,
+            reports=_Reports(served, self._tools, self._note),
             environment=self._tools.environment,
             files=self._tools.driver_files,
-            set_note=self._note,
-            health_event=happened,
             rules=self._tools.inventory.policy.mps,
         )
         service = CardService(served, service_directory(self._tools.home) / served.directory, tools)
@@ -227,6 +219,22 @@ class Services:
     def _note(self, allocation: AllocationId, note: Text) -> None:
         """Set the note of an allocation. The last ``NOTES_MAX`` are kept, also after the allocations have ended."""
         self.notes = dict(list(self.notes.items())[-NOTES_MAX:]) | {allocation: note}
+
+
+class _Reports:
+    """Reports of one service to the node; see ``ServiceReports``."""
+
+    def __init__(self, served: Served, tools: NodeTools, note: Callable[[AllocationId, Text], None]) -> None:
+        self._served, self._tools, self._note = served, tools, note
+
+    def record_event(self, kind: str, reason: str, allocation: str, message: Text) -> None:
+        self._tools.events.emit(kind, reason=reason, allocation=allocation, device=self._served.card, message=message)
+
+    def set_note(self, allocation: AllocationId, note: Text) -> None:
+        self._note(allocation, note)
+
+    def health_event(self, event: HealthEvent, cause: Text, tenants: Collection[AllocationId]) -> None:
+        self._tools.part_happened(self._served.card, self._served.part, event, cause, tenants)
 
 
 def _running(service: CardService) -> RunningDaemon | None:
