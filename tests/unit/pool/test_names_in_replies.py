@@ -15,7 +15,6 @@ from unittest import mock
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from calabash.adapters.clock import VirtualClock
 from calabash.adapters.host.processes import Peer
 from calabash.adapters.store import open_store
 from calabash.api.requests import AllocationRequest, QueueSettings
@@ -34,7 +33,7 @@ from calabash.platform.access.permission import Permission
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.handlers import request as handlers_request
 from calabash.platform.http import server
-from calabash.platform.http.request_limits import Fairness
+from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.networks.wiring import networking
 from calabash.platform.tenancy.store import TenantDirectory
 from calabash.pool.handlers.application import application
@@ -45,6 +44,7 @@ from calabash.pool.pool import Pool
 from calabash.pool.settings import Settings
 from calabash.pool.wiring import build_pool
 from calabash.sharing.protocol import Edits
+from calabash_testing.clock import VirtualClock
 
 CARDS = tuple(
     Device(uuid=DeviceUuid(f"GPU-{i}"), index=i, vendor="nvidia", model="A100", memory_mib=40_000) for i in range(3)
@@ -171,7 +171,7 @@ class World:
             self.pool,
             Context(home=home, sim="", simulation={}, driver="", arbiter_pid=lambda: 0),
             audit=audit,
-            fairness=Fairness(settings_.user, exempt=lambda _: True),
+            fairness=UserRequestLimits(settings_.user, exempt=lambda _: True),
             jobs=Jobs(self.pool, home=home, settings=settings_.jobs),
             notices=notices,
             networks=networks,
