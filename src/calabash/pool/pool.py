@@ -107,7 +107,11 @@ class Pool:
             raise told.error()
 
     def cancel(self, waiting: WaitingRequest, *, why: str) -> bool:
-        """Withdraw a request whose client has disconnected or timed out; return False if it was answered before."""
+        """Withdraw a request whose client has disconnected or timed out; return False if it was answered before.
+
+        Args:
+            why: explanation for the journal.
+        """
         if not self.binder.withdraw(waiting, why=why):
             return False
         self.agent.event("cancelled", allocation=waiting.id, message=why)

@@ -204,7 +204,12 @@ def _known(slices: Sequence[Row], name: str) -> int | None:
 
 
 def screen(found: Reading, by: str = "", width: int = 0, *, wide: bool = False) -> str:
-    """Return the tables, cut to ``width`` columns unless it is 0."""
+    """Return the tables of devices, slices and waiting pods, cut to ``width`` columns unless it is 0.
+
+    Args:
+        by: ``node``, ``namespace`` or ``queue`` to return one table with sums instead; "" for none.
+        wide: True to show all columns.
+    """
     if by:
         return table(_group_columns(by), grouped(found, by), width)
     cut = [line if not width else line[:width] for line in found.remarks]
@@ -270,7 +275,7 @@ def _body(found: Reading, by: str) -> dict[str, Any]:
 
 
 def _frames(client: KubeClient, chosen: Chosen, by: str, *, wide: bool) -> Callable[[int], str]:
-    """Return a function that draws the view; it shows the last view with the error if the cluster does not answer."""
+    """Return a function that reads and draws the view; if the cluster does not answer, the last view and the error."""
     last = ""
 
     def frame(width: int) -> str:

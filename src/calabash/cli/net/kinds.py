@@ -55,7 +55,7 @@ class NetOption:
         return self.flag.lstrip("-").split("/")[0].replace("-", "_")
 
     def decorated(self, command: Any, *, new: bool) -> Any:
-        """Return the command with this option added."""
+        """Return the command with this option added; ``new`` is True for ``create`` and False for ``set``."""
         named: dict[str, Any] = {"help": self.text, "required": new and self.needed, "default": None}
         if "/--no-" in self.flag:
             return click.option(self.flag, self.parameter, **named)(command)

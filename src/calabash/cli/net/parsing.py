@@ -70,7 +70,12 @@ def port_named(vpc: str, text: str, what: str, ports: Ports) -> str:
 
 
 def backends(vpc: str, texts: list[str], ports: Ports) -> list[dict[str, Any]]:
-    """Parse backends such as ``web1:8080``. Raises CalabashError if one is invalid."""
+    """Parse backends such as ``web1:8080``, a port and a port number. Raises CalabashError if one is invalid.
+
+    Args:
+        vpc: VPC of the load balancer.
+        ports: returns the ports of a VPC, to resolve short names.
+    """
     found = []
     for text in texts:
         name, colon, digits = text.rpartition(":")
@@ -81,7 +86,10 @@ def backends(vpc: str, texts: list[str], ports: Ports) -> list[dict[str, Any]]:
 
 
 def check(text: str, interval_s: float | None, failures: int | None) -> dict[str, Any]:
-    """Parse a health check: ``tcp``, ``http:/healthz`` or ``none``. Raises CalabashError if it is none of them."""
+    """Parse a health check: ``tcp``, ``http:/healthz`` or ``none``. Raises CalabashError if it is none of them.
+
+    The fields for the interval in seconds and the number of failures are left out if they are None.
+    """
     kind, _, path = text.partition(":")
     if kind not in {"tcp", "http", "none"} or (kind == "http") != bool(path):
         raise CalabashError(f"--check {text[:80]!r} is not a health check", hint=f"give {_CHECKS}")
@@ -94,7 +102,13 @@ def check(text: str, interval_s: float | None, failures: int | None) -> dict[str
 
 
 def rule(allow: str, peer: str, direction: str, vpc: str) -> dict[str, Any]:
-    """Parse a rule such as ``tcp:443``, ``udp:5000-5010``, ``icmp`` or ``any`` for a peer, which is a range or a group.
+    """Parse a rule such as ``tcp:443``, ``udp:5000-5010``, ``icmp`` or ``any``.
+
+    Args:
+        allow: protocol and port numbers of the rule.
+        peer: address range or security group with which the traffic is allowed.
+        direction: ``ingress`` or ``egress``.
+        vpc: VPC of the group.
 
     Raises:
         CalabashError: if the protocol, ports or peer are invalid.

@@ -176,7 +176,7 @@ def drawn(card: Any, *, wide: bool = False) -> list[str]:
 
 
 def _parts(instance: Any, *, wide: bool) -> list[str]:
-    """Return the compute instances of an instance as lines: a row of its compute slices, and a line for each."""
+    """Return the compute instances of a GPU instance as lines: a row of its compute slices, and a line for each."""
     if not instance.get("parts"):
         return []
     row, lines = [_FREE] * instance["compute"], []

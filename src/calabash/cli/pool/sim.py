@@ -89,7 +89,7 @@ def _pool_of(name: str) -> dict[str, Any]:
 
 
 def _wait_until_seen(name: str, fault: str) -> None:
-    """Wait at most SEEN_WITHIN_S until the pool of the node shows the injected fault, so that the next command sees it."""
+    """Wait at most SEEN_WITHIN_S until the pool of the node shows the injected fault, so the next command sees it."""
     if not _pool_of(name):
         return
     lost = {device["uuid"] for device in _node(name)["devices"] if device["lost"]}

@@ -58,6 +58,8 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
 def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
     """Return the granted allocation after waiting as long as the request says, also while the pool is down.
 
+    Unless ``quiet``, print why the request waits.
+
     Raises:
         CalabashError: the pool's refusal.
     """
@@ -100,7 +102,7 @@ def _release_lost_grant(pool: ApiClient) -> None:
 
 
 def _run_behind(granted: Mapping[str, Any], command: Sequence[str], given: Mapping[str, Sequence[str]]) -> NoReturn:
-    """Run the program in the network namespace of its ports, which only the pool's helper may enter, and wait for its end."""
+    """Let a helper of the pool run the program in the network namespace of the allocation's ports; wait for its end."""
     from calabash.adapters.pool.entry import leave, run_behind  # noqa: PLC0415 - only with ports
 
     _print_grant(granted, given)

@@ -168,6 +168,8 @@ def _leases(
 def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tuple[RemoteServerClient, Any]:
     """Return a lease of the server that fits best, and that server.
 
+    If no server has room and the order may wait, wait for the server that fits best.
+
     Raises:
         CalabashError: the first refusal if no server grants the lease.
     """

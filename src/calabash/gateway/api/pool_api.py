@@ -71,7 +71,7 @@ class PoolOfVisitor:
         return found
 
     async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
-        """Send a change and return the decoded reply. Raises CalabashError with the pool's reason."""
+        """Send a change and return the reply, decoded to ``shape``. Raises CalabashError with the pool's reason."""
         content = b"" if body is None else msgspec.json.encode(body)
         return decoded(await self._ask(method, path, content, timeout_s=60.0), shape)
 

@@ -25,7 +25,10 @@ class Principals:
         self._known: OrderedDict[str, str] = OrderedDict()  # digest of a token -> its user
 
     async def user_of(self, token: str, *, origin: Mapping[str, str]) -> str:
-        """Return the user of a token. Raises CalabashError with the pool's reason if it does not accept the token."""
+        """Return the user of a token. Raises CalabashError with the pool's reason if the pool refuses the token.
+
+        ``origin`` is the header with the address of the client, for the pool's audit log.
+        """
         digest = hashlib.sha256(token.encode()).hexdigest()
         user = self._known.get(digest)
         if user is None:

@@ -47,7 +47,10 @@ class Watchers:
         self._watchers: dict[str, dict[asyncio.Event, None]] = {}  # user -> events that end its watchers, oldest first
 
     async def serve(self, scope: Any, receive: Receive, send: Send, token: str, headers: Mapping[str, str]) -> None:
-        """Serve one watcher until it disconnects. Raises CalabashError only before the reply has started."""
+        """Serve the ASGI request of one watcher until it disconnects.
+
+        Raises CalabashError only before the reply has started.
+        """
         user = await self._principals.user_of(token, origin=forwarded_for(scope))
         self._make_room(user)
         end = asyncio.Event()

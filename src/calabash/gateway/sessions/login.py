@@ -47,7 +47,13 @@ class Logins:
         self._pool, self._sessions, self._credential = pool, sessions, credential
 
     async def begin(self, order: SessionOrder, *, origin: Mapping[str, str], to: str = "/") -> Response[bytes]:
-        """Return the reply with the new session. Raises CalabashError with the pool's reason."""
+        """Return the reply with the new session. Raises CalabashError with the pool's reason.
+
+        Args:
+            order: request for the session, which is forwarded to the pool.
+            origin: headers with the address of the client, for the pool's audit log.
+            to: page to show after the login.
+        """
         body = msgspec.json.encode(order)
         asked = self._pool.ask(CREATE_SESSION.method, CREATE_SESSION.path, body, token=self._credential, headers=origin)
         issued = decoded(await asked, IssuedTokenReply)

@@ -106,7 +106,7 @@ class UsageDigests:
             found.records += len(texts)
 
     def evidence_of(self, tenant: str, *, rated_at: float = 0.0, counted_to_s: float = 0.0) -> UsageEvidence:
-        """Return the evidence of one tenant for all added pages."""
+        """Return the evidence of one tenant for all added pages, with these times (see ``UsageEvidence``)."""
         found = self._digests.get(tenant, _Digest())
         return UsageEvidence(
             records=found.records,

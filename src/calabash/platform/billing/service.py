@@ -296,7 +296,13 @@ class Billing:
         return self.view(self.invoice(issued))
 
     def credit(self, number: str, order: billing.CreditOrder, *, by: str) -> billing.InvoiceView:
-        """Issue a credit note for an invoice; its amount is deducted from the next invoices of the tenant."""
+        """Issue a credit note for an invoice; its amount is deducted from the next invoices of the tenant.
+
+        Args:
+            number: number of the invoice.
+            order: amount and reason.
+            by: name of the user who issues the credit note.
+        """
         record = self.invoice(number)
 
         def made(issued: Sequence[InvoiceRecord]) -> InvoiceRecord:
@@ -309,7 +315,8 @@ class Billing:
     def void(self, number: str, *, by: str) -> billing.InvoiceView:
         """Void an invoice or a draft.
 
-        For an invoice, issues a reversal and returns it. A draft is deleted, and its last view is returned.
+        For an invoice, issues a reversal in the name of user ``by`` and returns it. A draft is deleted, and its last
+        view is returned.
         """
         record = self.invoice(number)
         if not record.number:

@@ -72,7 +72,7 @@ class PerUserPacer:
         work()
 
     async def wait(self, uid: Hashable, *, reads: bool = False) -> None:
-        """Wait until the next piece of work of this user may begin."""
+        """Wait until the next piece of work of this user may begin; ``reads`` as for ``begin``."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begin(uid, lambda: None if mine.done() else mine.set_result(None), reads=reads)
         await mine

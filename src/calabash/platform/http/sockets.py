@@ -10,7 +10,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def listening(path: Path, listener: socket.socket, *, mode: int = 0o666) -> None:
-    """Bind a Unix socket and listen on it. Raises BAD_FILE if the path is not a socket.
+    """Bind a Unix socket to the path, set its mode and listen on it. Raises BAD_FILE for a path of another file type.
 
     Replaces an existing socket: the caller holds the pool's lock, so that socket belongs to a pool that has ended.
     """

@@ -27,7 +27,12 @@ def notifying(
     waiting: Callable[[], Iterable[WaitingLong]],
     clock: Clock,
 ) -> NotificationRules:
-    """Start collection and delivery of notices, stop them with the stack, and return the rules. Raises BAD_FILE."""
+    """Start the threads that collect and deliver notices, and return the rules. Raises BAD_FILE.
+
+    Args:
+        stack: stops the threads when it is closed.
+        waiting: returns the waiting requests; users get a notice of those that wait for a long time.
+    """
     sender = NoticeSender(settings, clock)
     courier = DeliveryThreads(store.notices, sender.send, clock)
     rules = NotificationRules(

@@ -210,7 +210,10 @@ class ServerPlaces:
         self._permission.require_process(who, what)
 
     def _entered(self, port: str, tenant: str, holder: str, keep_s: float) -> tuple[PlaceEntry, bool]:
-        """Write the entry of a place; return it, and True if it is new. Raises CONFLICT, NO_CAPACITY."""
+        """Write the journal entry of a place, or renew it; return the entry, and True if it is new.
+
+        Raises CONFLICT if another server holds the port, NO_CAPACITY if this host has PLACES_MAX places.
+        """
         with self._lock:
             known = self._journal.entry_of(port)
             if known is not None and known.holder != holder:

@@ -127,7 +127,7 @@ class EntryBounds:
             )
 
     def left(self, request: GpuRequest, who: Principal) -> None:
-        """Count a request as not waiting any more."""
+        """Count a request as not waiting any more, because it was granted or withdrawn."""
         self._users.leave(who.user)
         self._tenants.leave(request.tenant)
 

@@ -29,7 +29,7 @@ class PagePool(Protocol):
         """Return all items of a list; arguments as for ``get``."""
 
     async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
-        """Send a change and return the decoded reply. Raises CalabashError with the pool's reason."""
+        """Send a change and return the reply, decoded to ``shape``. Raises CalabashError with the pool's reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
