@@ -72,11 +72,11 @@ class DeviceSnapshot:
 
     @property
     def counted(self) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
-        """Mode and slices beside which a new slice must fit, including the memory of unmanaged processes."""
+        """Mode and held slices that limit a new slice, including the memory of unmanaged processes."""
         return self.beside()
 
     def beside(self, but: Collection[AllocationId] = ()) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
-        """Return ``counted``, without the slices of the allocations in ``but``."""
+        """Return ``counted`` as it would be without the slices of the allocations in ``but``."""
         held = self.held
         if but:
             held = tuple(h for h, name in zip(self.held, self.allocations, strict=True) if name not in but)

@@ -34,7 +34,7 @@ class HeldAllocation:
         return self.final_usage
 
     def note_end(self, store: Store) -> Sequence[CalabashError]:
-        """Journal the reason of the end before programs are ended; return errors, which keep no program running."""
+        """Journal the reason of the end, before programs are ended. Return errors; the programs are ended anyway."""
         if self.ending is None or self.end_noted:
             return ()
         try:

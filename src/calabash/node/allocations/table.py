@@ -122,7 +122,10 @@ class Allocations:
         )
 
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
-        """Return the orphans that use a device; it takes no new work until they have ended."""
+        """Return the orphans on a device: allocations with processes but without a journal entry.
+
+        The device takes no new work until these processes have ended.
+        """
         return self._orphans.on(device)
 
     def hold(self, record: AllocationRecord) -> AllocationRecord:
@@ -211,7 +214,7 @@ class Allocations:
         return entry.record
 
     def learn_names(self, entered: Iterable[AllocationRecord]) -> None:
-        """Register the slot names in these journal records, before their slots are opened."""
+        """Register the slot names that these journal records contain, before the slots are opened."""
         for record in entered:
             self._names.adopt(record.id, PurePath(record.slot).name)
 

@@ -9,7 +9,10 @@ from calabash.model.request import AllocationId
 
 
 class UncertainEntries:
-    """Entries to be marked as released in the journal, retried until that succeeds. Used under the agent's lock."""
+    """Journal entries that failed grants may have written. Each is marked as released; failures are retried.
+
+    Used under the agent's lock.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store

@@ -181,9 +181,9 @@ def _refunded(
     *,
     now_ns: int,
 ) -> dict[AllocationId, Account]:
-    """Return the accounts without impossible charges.
+    """Return the accounts after a refund of ``overcharged_ns``, and of charges for use that the driver did not measure.
 
-    Charges for use that the driver did not measure are removed only if the driver has reported in the last ``HOLD_NS``.
+    Such use is refunded only if the driver has measured any use of the device in the last ``HOLD_NS``.
     """
     audited = any(now_ns - account.seen_at_ns < HOLD_NS for account in before.values() if account.seen_at_ns)
     return {
@@ -208,10 +208,9 @@ def _charged_for_unused(
     *,
     is_full: bool,
 ) -> dict[AllocationId, Account]:
-    """Return the accounts after each container has paid for unused time.
+    """Return the accounts after each container has paid the unused time in ``due_ns``.
 
-    Where the shares do not add up to the whole device, no other container needs that time: the credit is then reduced to
-    ``CREDIT_NS`` at most.
+    If the shares do not add up to the whole device (``is_full`` is False), no credit falls below ``CREDIT_NS`` by this.
     """
     charged = dict(accounts)
     for name in accounts.keys() & before.keys():
@@ -230,7 +229,7 @@ def _use_recorded(
     *,
     elapsed_ns: int,
 ) -> dict[AllocationId, Account]:
-    """Return the accounts with the time that each container recently left unused, and whether use follows its demand."""
+    """Return the accounts with new values of ``late_ns``, ``unconfirmed_ns`` and ``is_phantom`` (see ``Account``)."""
     recorded = {}
     for name, account in accounts.items():
         late_ns = int(account.late_ns * max(0.0, 1 - elapsed_ns / LATE_NS)) + unused_ns.get(name, 0)
@@ -242,7 +241,7 @@ def _use_recorded(
 def _without_hidden_time(accounts: dict[AllocationId, Account], *, now_ns: int) -> dict[AllocationId, Account]:
     """Return the accounts without any credit or debt if a container was just found to report too little.
 
-    The balances were computed from usage pages of which one was wrong, so the unreported time would be paid for twice.
+    The balances come from a wrong usage page: the unreported time, which is charged now, would be paid for twice.
     """
     if not any(account.caught_ns == now_ns for account in accounts.values()):
         return accounts
@@ -252,9 +251,9 @@ def _without_hidden_time(accounts: dict[AllocationId, Account], *, now_ns: int) 
 def _surplus_shared(
     accounts: Mapping[AllocationId, Account], share: Mapping[AllocationId, float], among: frozenset[AllocationId]
 ) -> dict[AllocationId, Account]:
-    """Return the accounts with a sum of zero over a device whose shares add up to the whole.
+    """Divide the sum of all credits among the containers by their shares, so that the credits add up to zero.
 
-    No container can be owed time that the device does not have: lost time and measuring errors are borne by all.
+    The device, whose shares add up to the whole, cannot owe time to all: lost time and errors are borne by all.
     """
     surplus_ns = sum(accounts[name].credit_ns for name in among)
     shared = dict(accounts)
@@ -273,7 +272,7 @@ def _within_bounds(
     elapsed_ns: int,
     now_ns: int,
 ) -> dict[AllocationId, Account]:
-    """Return the accounts with credit and debt limited by the rule that applies to each container."""
+    """Limit credit and debt of each container; ``is_witnessed``: a container of the device is held strictly."""
     longest_ns = max((demands[name].kernel_ns for name in among), default=0)
     result = {}
     for name, account in accounts.items():
@@ -294,10 +293,10 @@ def _unused_due(
     among: frozenset[AllocationId],
     elapsed_ns: int,
 ) -> dict[AllocationId, int]:
-    """Return the time in ns that each container pays for unused time of time windows.
+    """Return for each container the unused time of time windows, in ns, for which it must pay.
 
-    On a busy machine launches are late. So up to ``LATE_RATIO`` of a container's time windows that it left unused are paid
-    by the container that left most unused, if that is much more and as long as that one owes nothing.
+    On a busy machine launches are late. If one container recently left far more time unused than others and has no
+    debt, it pays for the others' unused time too, up to ``LATE_RATIO`` of their time windows.
     """
     due_ns = dict(unused_ns)
     ratio = {
@@ -317,7 +316,7 @@ def _unused_due(
 def _seen(
     account: Account, old: Account, demand: ComputeDemand, *, overcharged_ns: int, audited: bool, now_ns: int
 ) -> Account:
-    """Return the account without charges for use that the driver did not measure: a usage page may also report too much."""
+    """Return the account after refunds of ``overcharged_ns`` and, if ``audited``, of use that was not measured."""
     seen_ns = demand.seen_ns - old.seen_ns
     ahead_ns = max(0, old.ahead_ns + demand.used_ns - old.used_ns - overcharged_ns - seen_ns)
     limit_ns = AHEAD_NS_MAX + max(0, min(KERNEL_NS_MAX, demand.inflight_ns))
@@ -344,7 +343,7 @@ def _paid(old: Account | None, demand: ComputeDemand, earned_ns: int, *, witness
 
 
 def _confirmed(account: Account, demand: ComputeDemand, share: float, unused_ns: int) -> Account:
-    """Return the account with the time windows that were left unused since the last use of the device."""
+    """Add unused time to ``unconfirmed_ns`` and subtract use. Above its limit the container is a phantom."""
     done_ns = max(0, demand.used_ns - account.watched_ns)
     limit_ns = max(int(share * UNCONFIRMED_NS), 2 * demand.kernel_ns)
     unconfirmed_ns = account.unconfirmed_ns + unused_ns - int(done_ns / CONFIRMED_RATIO)
@@ -355,7 +354,7 @@ def _confirmed(account: Account, demand: ComputeDemand, share: float, unused_ns:
 
 
 def _counted(account: Account, demand: ComputeDemand, now_ns: int) -> Account:
-    """Return the account settled up to the present values of the counters."""
+    """Return the account with the present time and counters as those of its last settlement."""
     return replace(
         account,
         earned_ns=0,
@@ -367,7 +366,7 @@ def _counted(account: Account, demand: ComputeDemand, now_ns: int) -> Account:
 
 
 def _witnessed(account: Account, now_ns: int) -> Account:
-    """Return the account within the bounds that hold while a container of the device is held strictly."""
+    """Limit credit and debt of a container while it or another container of the device is held strictly."""
     if account.is_strict(now_ns):
         credit_ns = max(-LAG_NS_MAX, min(CREDIT_NS, account.credit_ns))
         account = replace(account, credit_ns=credit_ns, overdraft_ns=0)
@@ -378,7 +377,7 @@ def _witnessed(account: Account, now_ns: int) -> Account:
 
 
 def _lagging(account: Account, kernel_ns: int, now_ns: int) -> Account:
-    """Return the account of a container in a round within its bounds: credit and debt of at most ``LAG_NS_MAX``."""
+    """Limit credit and debt of a container in rounds; hold it strictly if its debt exceeds what long kernels cause."""
     if account.credit_ns < -max(CREDIT_NS, 2 * kernel_ns) - 3 * kernel_ns - OVERDRAFT_NS:
         return replace(account, strict_until_ns=now_ns + STRICT_NS, overdraft_ns=0)
     credit_ns = max(-LAG_NS_MAX, min(LAG_NS_MAX, account.credit_ns))
@@ -386,7 +385,7 @@ def _lagging(account: Account, kernel_ns: int, now_ns: int) -> Account:
 
 
 def _bounded(account: Account, kernel_ns: int, known_ns: int, *, elapsed_ns: int, now_ns: int) -> Account:
-    """Return the account of a container outside rounds within its bounds: credit and debt of earlier rounds fade with time."""
+    """Return the account of a container outside rounds; earlier credit (``known_ns``) and debt fade with time."""
     credit_ns = account.credit_ns
     floor_ns = -max(CREDIT_NS, 2 * kernel_ns) - kernel_ns
     ceiling_ns = max(0, known_ns - elapsed_ns)

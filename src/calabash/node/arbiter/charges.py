@@ -1,4 +1,8 @@
-"""The GPU time that containers were charged between two decisions, compared with the time that a device has. Pure."""
+"""Compare the GPU time that containers were charged between two decisions with the time that the device had. Pure.
+
+If they were charged less, the device was unused and containers pay for it. If they were charged more, the excess is
+given back.
+"""
 
 from __future__ import annotations
 

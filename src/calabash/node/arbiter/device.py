@@ -1,9 +1,9 @@
-"""The arbiter's state of one device: the shares of its containers, the last decision, and whether the device is at rest.
+"""The arbiter's state of one device: the shares of its containers, the last decision, and whether it is at rest.
 
-A device is at rest if no container uses it and a decision would change nothing: all orders and accounts stay as they are until
-a container wants the device or the driver measures GPU time. A device at rest costs one short read per share and step.
-Before the first decision after a rest, the decision of the last step of the rest is made, so that the accounts are the same as
-if every step had decided.
+A device is at rest if no container uses it and a decision would change nothing: all orders and accounts stay as they
+are until a container wants the device or the driver measures GPU time. A device at rest costs one short read per share
+and step. When a rest ends, the decision of its last step is made first, so that the accounts are the same as if every
+step had decided.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ class DeviceShare:
         return self._limits.charges_text(self._index)
 
     def _kernel_ns(self, latest_ns: int) -> int:
-        """Return the length of the slice's long kernels: the minimum of the maxima of the last windows.
+        """Return the length of the slice's long kernels; ``latest_ns`` before the first reading.
 
-        The minimum is used because the kernels of other programs can only make a kernel appear longer.
+        It is the smallest of the longest kernels in the last ``KERNEL_WINDOWS`` periods, because the kernels of other
+        programs can only make a kernel appear longer.
         """
         return min(self._kernels, default=latest_ns)
 
@@ -180,7 +181,10 @@ class ArbitratedDevice:
         return [share.charges_text() for share in self._shares] != self._charges
 
     def _decide(self, demands: Mapping[AllocationId, ComputeDemand], now_ns: int) -> bool:
-        """Make and publish one decision. Return True if it changed nothing and only use or demand can change the next one."""
+        """Make and publish one decision; return True if the device can rest.
+
+        It can rest if further decisions would change nothing until a container uses or wants the device.
+        """
         shown = present(self._shift, demands, now_ns)
         before, self._shift = self._state, shown.shift
         self._state, decision = decide(before, shown.demands, now_ns)
@@ -190,12 +194,12 @@ class ArbitratedDevice:
 
 
 def demand_words(places: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the 8-byte words at some offsets of open files, to compare them with a later reading."""
+    """Return the 8-byte word at each (descriptor, offset) of ``places``. It changes with every demand of a program."""
     return [os.pread(descriptor, 8, offset) for descriptor, offset in places]
 
 
 def _is_steady(before: SharedDevice, after: SharedDevice, now_ns: int) -> bool:
-    """Return True if only use or demand can change the state of a device."""
+    """Return True if the state has not changed and cannot change until a container uses or wants the device."""
     if after.active or after.scheduled:
         return False
     if any(not account.is_settled or account.is_silent_user(now_ns) for account in after.accounts.values()):

@@ -239,8 +239,8 @@ def decide(
 def _wants_device(state: SharedDevice, name: AllocationId, demand: ComputeDemand, now_ns: int) -> bool:
     """Return True if a container wants the device.
 
-    The usage page decides, except for a container that asked and did not run. A container that used the device without
-    reporting it wants it too.
+    The usage page decides, with two exceptions. A container that asked for time windows and did not use them (a
+    phantom) does not want the device. A container that just used the device without reporting it does.
     """
     account = state.accounts.get(name)
     if account is None:
@@ -275,7 +275,14 @@ def _next_round(
     newcomers: frozenset[AllocationId],
     now_ns: int,
 ) -> Round:
-    """Return the round after ``current``. If there is none, or it is over, the next one starts ``LEAD_NS`` from now."""
+    """Return the round that follows ``current``.
+
+    If there is no current round, or it is over, the new one starts ``LEAD_NS`` from now.
+
+    Args:
+        covered_ns: until when the work lasts that was charged so far.
+        newcomers: containers that did not want the device at the last decision; their time windows come first.
+    """
     start = now_ns + LEAD_NS
     over = start
     if current is not None:
@@ -304,7 +311,7 @@ def _next_round(
 
 
 def _end_ns(current: Round, active: Mapping[AllocationId, ComputeDemand], covered_ns: int) -> int:
-    """Return the effective end of a round, which depends on whether a long kernel of its last time window ends after it."""
+    """Return the end of a round: that of the long kernel in its last time window if it is near, else as planned."""
     holder = max(current.windows, key=lambda name: current.windows[name].end_ns)
     window, demand = current.windows[holder], active.get(holder)
     if window.end_ns != current.end_ns or demand is None or demand.kernel_ns < LONG_KERNEL_NS:
@@ -361,7 +368,7 @@ def _window_lengths(
 
 
 def _granted(state: SharedDevice, among: AbstractSet[AllocationId], now_ns: int) -> dict[AllocationId, list[Span]]:
-    """Return the parts of each container's time windows since the last decision in which it could have run work."""
+    """Return for each container in ``among`` the time spans since the last decision in which it might run work."""
     since_ns = state.accounted_ns
     spans: dict[AllocationId, list[Span]] = {name: [] for name in among}
     if state.round is None or now_ns - since_ns > ROUND_NS_MAX:

@@ -29,13 +29,13 @@ DRAIN_NS = 2_000 * MS  # longest wait for the work in flight of the last holder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """The present shift of a device.
+    """The present shift of a device: the time for which only one of the containers that spill memory may use it.
 
     Attributes:
-        holder: the container that has the shift, or ``NOBODY``.
+        holder: the container that has the shift; ``NOBODY`` for the time that fixed shares leave unused.
         until_ns: end of the shift.
         seen_ns: when the holder last wanted the device.
-        after: the last holder, while its work in flight may finish; the present holder waits for it.
+        after: the last holder, if work that it launched may still run. The present holder waits for that work.
         drain_until_ns: end of that wait.
     """
 
@@ -48,7 +48,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """Demands that are presented to the policy, and the orders of the suspended containers (``aside``)."""
+    """Result of ``present``: the demands for the policy, and the orders of the suspended containers (``aside``)."""
 
     shift: Shift | None
     demands: Mapping[AllocationId, ComputeDemand]
@@ -56,7 +56,7 @@ class Present:
 
 
 def present(shift: Shift | None, demands: Mapping[AllocationId, ComputeDemand], now_ns: int) -> Present:
-    """Return the demands without the spilling containers that do not have the shift, and the next state of the shift.
+    """Return the demands without those of spilling containers that do not have the shift, and the next shift.
 
     Args:
         shift: the shift that the last call returned.
@@ -90,7 +90,7 @@ def present(shift: Shift | None, demands: Mapping[AllocationId, ComputeDemand], 
 
 
 def _wants(demand: ComputeDemand, now_ns: int) -> bool:
-    """Return True as ``is_active`` does, or if work is in flight: a kernel that waits for pages takes far longer than usual."""
+    """Return True if a container is active or has work in flight: a kernel that waits for pages takes long."""
     return is_active(demand, now_ns) or (demand.inflight_ns > 0 and now_ns - demand.demand_ns < DRAIN_NS)
 
 
@@ -113,7 +113,7 @@ def _shares(
 
 
 def _unpromised(members: Mapping[AllocationId, ComputeDemand]) -> int:
-    """Return the percentage that fixed shares leave unused; 0 if a member of another policy may use it."""
+    """Return the percentage of the device that is left beside fixed shares; 0 if a member may use the rest."""
     if any(demand.policy is not PagePolicy.FIXED for demand in members.values()):
         return 0
     return max(0, 100 - sum(demand.core_percent for demand in members.values()))

@@ -63,7 +63,7 @@ class Pace:
 def pace(state: Pace, *, share: float, seen_ns: int | None, suspended: bool, now_ns: int) -> Pace:
     """Return the duty cycle after one step; the next step is due at ``due_ns``.
 
-    The allocation is stopped at first, until the arbiter has stopped suspending it once.
+    A new duty cycle keeps the allocation stopped until the arbiter has stopped suspending it once.
 
     Args:
         share: fraction of the device's time that it was given, 0..1.

@@ -68,7 +68,7 @@ class DetachedCards:
                 self._mark += 1
 
     def mark(self) -> int:
-        """Return a mark of the present moment, to be passed to ``counts`` with the answers to later driver calls."""
+        """Return a value that stands for the present moment; ``counts`` uses it to judge the outcome of a call."""
         with self._lock:
             return self._mark
 

@@ -184,9 +184,9 @@ def entry_at_start(device: Device, known: Mapping[str, CardEntry] | None, *, reb
 
 
 def with_figures(device: Device, entry: CardEntry) -> tuple[Device, CardEntry]:
-    """Return a device and its entry after the properties of the device have been stored in the entry.
+    """Store the properties of a device in its entry, or restore them from it; return device and entry.
 
-    A lost device reports no properties, so it gets the stored ones, which are needed to count the held capacity.
+    They are restored for a lost device, which reports none: they are needed to count the held capacity.
     """
     if device.memory_mib:
         return device, msgspec.structs.replace(entry, device=replace(device, mig_instances=(), health=Health.HEALTHY))

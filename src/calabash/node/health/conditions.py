@@ -128,7 +128,7 @@ class HealthFacts:
 
     @property
     def step(self) -> HealthStep | None:
-        """Recovery step to take now; None if none. None while drained, as an administrator may work on the card."""
+        """Recovery step to take now, if any; None for a drained card, as an administrator may work on it."""
         if self.gone or self.misses or self.drained:
             return None
         if self.need is Need.RESET and self.idle:

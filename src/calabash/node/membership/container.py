@@ -243,7 +243,11 @@ class ContainerMembership(GroupMembership):
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _note_container(self, allocation: AllocationId, parts: Sequence[str]) -> None:
-        """Add the container whose group is among ``parts`` to the members of an allocation."""
+        """Add a container to the members of an allocation.
+
+        Args:
+            parts: components of the path of a process's control group, one of which is the container's group.
+        """
         there = {group.name: group for pod in self._pods.all().values() for group in container_groups(pod)}
         group = next((there[part] for part in parts if part in there), None)
         if group is not None:

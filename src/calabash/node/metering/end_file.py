@@ -37,7 +37,7 @@ class LastSeen:
 
 
 def served_name(slot: str) -> str:
-    """Return the name under which a brokered allocation is recorded, which differs from that of its slot.
+    """Return the name under which the end of a brokered allocation is recorded. It differs from that of the slot.
 
     See ``end_recorder.GroupWitness``.
     """

@@ -134,7 +134,7 @@ class Meter:
         return low_ns, max(low_ns, high_ns)
 
     def settle(self, low_ns: int, high_ns: int) -> None:
-        """Set the end of the allocation to a moment between these offsets."""
+        """Set the end of the allocation, which ended at an unknown moment between these offsets."""
         self.lived_until_ns, self.uncertain_ns = estimate(low_ns, high_ns)
         self.worked_until_ns = 0
 

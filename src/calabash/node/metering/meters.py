@@ -128,7 +128,7 @@ class Meters:
     ) -> Mapping[AllocationId, tuple[UsageRecord, ...]]:
         """End the open intervals and return the records to write.
 
-        If the store may not have the last interval of an allocation, the records of that one are returned instead.
+        If the store may not have the last interval of an allocation, the records of that interval are returned instead.
 
         Args:
             begin: begin to meter allocations that are not metered. Only the thread that also drops meters

@@ -118,7 +118,7 @@ class UsageTracker:
 
     @property
     def is_due(self) -> bool:
-        """True if the window of the rates has passed, so that ``tick`` has something to do."""
+        """True if it is time to update the rates of use, which ``tick`` does."""
         return self._clock.monotonic_ns() >= self._next_tick_ns
 
     def tick(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, str]:
@@ -338,5 +338,5 @@ def _sample_partition(entry: _Entry, index: int, busy_ns: int | None) -> None:
 
 
 def _part_percent(mode: ModeName, part: Slice) -> int:
-    """Return the percentage of the device that a fully used slice uses: 100 except in mode ``mig``."""
+    """Return the percentage of the device that a busy slice uses: its compute share in mode ``mig``, else 100."""
     return part.core_percent if mode == MIG_MODE else 100

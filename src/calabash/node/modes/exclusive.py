@@ -55,7 +55,7 @@ class ExclusiveExecutor(ViewOnly):
         self._guards.renew()  # the previous pool may have died after it recorded a guard and before it set it
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
-        """Guard device nodes again whose access was changed, which the driver's own helper does for any program."""
+        """Restrict device nodes again whose access was changed. A helper of the driver changes it for any program."""
         del held
         return [f"access to {path} had been changed and is guarded again" for path in self._guards.renew()]
 

@@ -77,9 +77,10 @@ def become_program(entrant: Entrant, caller: socket.socket) -> NoReturn:
 
 
 def _take_descriptors(entrant: Entrant, caller: socket.socket) -> socket.socket:
-    """Renumber the descriptors and close all others. Return the connection to the caller.
+    """Renumber the descriptors of this process and close all others. Return the connection to the caller.
 
-    0, 1 and 2 are the caller's, 3 is ``go``, 4 is ``begins``, 5 the connection. Only 0 to 2 stay open in the program.
+    0, 1 and 2 are the standard streams of the program, 3 is ``go`` and 4 is ``begins`` of ``entrant``, 5 is the
+    connection. Only 0 to 2 stay open in the program.
     """
     kept = [os.dup(d) for d in (*entrant.descriptors, entrant.go, entrant.begins, caller.fileno())]
     high = [os.dup2(descriptor, 200 + number, inheritable=False) for number, descriptor in enumerate(kept)]

@@ -124,7 +124,7 @@ class ProgramKeeper:
 
 
 def _send(program: int, number: signal.Signals) -> None:
-    """Send a signal to the program; those that a terminal sends to a process group, and SIGKILL, to its whole group."""
+    """Send a signal to the program. SIGKILL, and signals that a terminal sends to a process group, go to its group."""
     with contextlib.suppress(ProcessLookupError):
         if number in _GROUP_SIGNALS or number == signal.SIGKILL:
             os.killpg(program, number)

@@ -47,8 +47,8 @@ class HostNetwork:
         pool: name of the pool, unique on this machine.
         switch: opens the host's switch; called again after a failure; returns None if the host has none.
         source: source of the facts about ports.
-        names: names of slots, which stand for allocations in names that every user can read.
-        places: returns the ports that servers of the pool hold.
+        names: random names of slots. They replace allocation IDs in names that every user can read.
+        places: returns the ports that servers of the pool, such as gateways, hold.
     """
 
     def __init__(

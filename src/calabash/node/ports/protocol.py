@@ -136,7 +136,10 @@ class HostPorts(Protocol):
         ...
 
     def round(self, held: Collection[AllocationRecord]) -> None:
-        """Remove parts of allocations that are not held, and make missing parts again. Waits for the switch."""
+        """Remove the ports of all other allocations, and make missing parts of the ports of ``held`` again.
+
+        Waits for the switch.
+        """
         ...
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ Entries = dict[ProcessKey, ProcUsage]
 
 @dataclass(slots=True)
 class Examination:
-    """Result of the last examination of a slot, from which the reaper decides if another one could find a change.
+    """Result of the last examination of a slot. From it the reaper decides if the slot must be examined again.
 
     Args:
         at_s: time of the examination.
@@ -235,7 +235,10 @@ class Reaper:
             self._reap_missing(missing)
 
     def _listed(self, due: Sequence[OpenSlot]) -> dict[DeviceUuid, HostBytes | None]:
-        """List the processes of the devices; a device without processes and due slots only at every other call."""
+        """Return the processes that the drivers list on each device with slots.
+
+        A device that had none at the last call, and has no slot in ``due``, is listed at every other call only.
+        """
         self._rounds += 1
         wanted = {uuid for slot in due for uuid in slot.limits.uuids}
         return {
@@ -246,7 +249,7 @@ class Reaper:
         }
 
     def _moved(self, listed_bytes: Mapping[DeviceUuid, HostBytes | None]) -> dict[DeviceUuid, set[int]]:
-        """Return the processes of each device whose memory has changed since the last call, and unknown ones."""
+        """Return by device the processes whose memory has changed since the last call, or that no examined slot had."""
         moved: dict[DeviceUuid, set[int]] = {}
         for uuid, held in listed_bytes.items():
             last = self._last_listed.get(uuid)
@@ -306,7 +309,7 @@ class Reaper:
         return missing
 
     def _reap_missing(self, missing: Iterable[tuple[OpenSlot, ProcUsage]]) -> None:
-        """Search all processes of the machine for those of unknown entries, and remove entries without a process."""
+        """Search all processes of the machine for those of unknown entries; remove each entry whose process is gone."""
         began_s = self._now_s()
         there = in_other_namespaces()
         pids = {inner.pid for inner in there}
@@ -322,7 +325,7 @@ class Reaper:
         self._next_pass_s = ended_s + (ended_s - began_s) / PASS_SHARE
 
     def _learn(self, uuid: DeviceUuid, proc: ProcUsage, index: int, reading: ProcessReading) -> None:
-        """Set the memory of a context from a process with one context, if no card of the model could be tested."""
+        """Learn the memory of a context from a process with one context, if it is not known for the card's model."""
         model = self._inventory.model_of(uuid)
         if proc.context_count != 1 or not reading.quiet or not reading.driver_bytes:
             return

@@ -68,10 +68,10 @@ class LargestStep:
     _running_since_ns: int = 0
 
     def divided_ns(self, now_ns: int) -> int:
-        """Return the charge so far, in ns, of an unmeasured kernel that runs beside kernels of others; 0 if none.
+        """Return the charge so far, in ns, of an unmeasured kernel that runs beside other programs' kernels; else 0.
 
-        Such a kernel is recognized by its charge: it gets only a part of the device, so it is charged about half of the
-        time that has passed, or less.
+        Such a kernel gets only a part of the device, so it is recognized by a charge of about half of the time that has
+        passed, or less.
         """
         is_part = self._running_ns <= DIVIDED_RATIO * (now_ns - self._running_since_ns)
         return self._running_ns if self._running_ns > CREDIT_NS and is_part else 0
@@ -93,7 +93,7 @@ class LargestStep:
         return max(self._largest, default=0)
 
     def kernel_ns(self, said_ns: int, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
-        """Return the accepted duration of the program's long kernels, in ns, after one more reading of the counter.
+        """Add a reading; return the duration of the program's long kernels, in ns, as far as the counter confirms it.
 
         ``said_ns`` is the duration on the usage page, ``value_ns`` the clamped counter.
         """

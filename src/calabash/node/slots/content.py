@@ -109,10 +109,9 @@ def _version(spec: SlotSpec) -> int:
 
 
 def _write_spill(entry: LimitsDeviceStruct, device: SlotDevice) -> None:
-    """Set the limits of a device with spill.
+    """Set the limits of a device on which the slice may spill memory to the host.
 
-    A part of the slice's memory on the card, as large as the spill, is reserved for pages that return to the card. See
-    spill.c.
+    As much of the slice's memory on the card as may spill is reserved for pages that return to the card. See spill.c.
     """
     resident = max(0, device.memory_limit_bytes - device.spill_bytes)
     at_once = max(_NEXT_TO_NOTHING, resident - device.spill_bytes)

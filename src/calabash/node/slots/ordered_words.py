@@ -57,7 +57,8 @@ class PageWords:
     def set_gate(self, device: int, gate: int, neighbours: int, plan: PlanStruct | None) -> None:
         """Write gate and plan of a ``cb_limits_device``; ``plan`` None: the plan is unchanged.
 
-        A reader that sees only a part of the change detects this and reads again.
+        ``neighbours`` is the number of other active containers. A reader that sees only a part of the change reads
+        again.
         """
         self._library.cb_page_set_gate(device, gate, neighbours, plan)
 
@@ -66,7 +67,7 @@ class PageWords:
         self._library.cb_page_add_seen(device, seen_ns, unreported_ns)
 
     def charges(self, device: int) -> tuple[int, int]:
-        """Return ``unreported_ns`` and ``seen_ns``, read so that ``seen_ns`` includes all time in ``unreported_ns``."""
+        """Return ``unreported_ns`` and ``seen_ns`` of a device; the second includes all time in the first."""
         found = (_LONG * 2)()
         self._library.cb_page_charges(device, found)
         return found[0], found[1]

@@ -50,7 +50,7 @@ class ProcessReading:
 
     @property
     def estimate_bytes(self) -> int:
-        """Estimate of the residual, which is never too high."""
+        """Residual according to this reading; never more than the true one."""
         return max(0, self.driver_bytes - max(self.ledger_before_bytes, self.ledger_after_bytes))
 
 
@@ -82,7 +82,7 @@ class ProcessResidual:
 
 @dataclass(slots=True)
 class Residual:
-    """Published residual of one device of one allocation: the sum over its processes."""
+    """Published residual memory of one device of one allocation: the sum over its processes."""
 
     _processes: dict[ProcessKey, ProcessResidual] = field(default_factory=dict)
 

@@ -211,7 +211,7 @@ class LimitsPage:
         return self._map[start : start + 8] + self._map[seen : seen + 8]
 
     def set_residual(self, index: int, residual_bytes: int) -> None:
-        """Publish the memory that a device holds for the allocation beyond what the usage page counts."""
+        """Publish the residual of a device: memory that it holds for the allocation and the page does not count."""
         self._words.store(self._device(index) + _RESIDUAL_OFFSET, max(0, min(residual_bytes, BYTES_MAX)))
 
     def set_context_bytes(self, index: int, context_bytes: int) -> None:
@@ -226,7 +226,7 @@ class LimitsPage:
         self._words.add_seen(self._device(index), max(0, seen_ns), max(0, unreported_ns))
 
     def charges(self, index: int) -> tuple[int, int]:
-        """Return ``unreported_ns`` and ``seen_ns``, so that the second includes all time in the first."""
+        """Return ``unreported_ns`` and ``seen_ns`` of a device; the second includes all time in the first."""
         return self._words.charges(self._device(index))
 
     def set_gate(
@@ -234,8 +234,9 @@ class LimitsPage:
     ) -> None:
         """Publish gate and plan of a device, and wake the processes that wait at the gate.
 
-        A plan that starts later leaves the present one valid until then. Without ``wake``, waiting processes read the
-        plan when their present sleep is over, which suffices if nothing starts sooner than they expect.
+        A plan that starts later leaves the present one valid until then. ``neighbours`` is the number of other active
+        containers. Without ``wake``, waiting processes read the plan when their present sleep is over, which suffices
+        if nothing starts sooner than they expect.
         """
         turn = None if plan is None else PlanStruct(plan.from_ns, plan.start_ns, plan.end_ns, plan.period_ns)
         self._words.set_gate(self._device(index), gate, neighbours, turn)

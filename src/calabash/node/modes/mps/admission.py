@@ -175,7 +175,11 @@ class AdmissionQueue:
                 self._refuse_others(allocation, share, before, daemon.read_server())
 
     def joined(self, allocation: AllocationId, pid: int, multiprocessors: int) -> None:
-        """Compare the number of multiprocessors that an admitted program reported with its share; 0: not reported."""
+        """Report an admitted program that has more or fewer multiprocessors than its share stands for.
+
+        Args:
+            multiprocessors: the number that the program reported; 0: none.
+        """
         share = self._daemon.shares.share_of(allocation)
         if share is None or multiprocessors == 0 or self._daemon.served.multiprocessors == 0:
             return
@@ -191,7 +195,11 @@ class AdmissionQueue:
     def _refuse_others(
         self, allocation: AllocationId, share: Share, before: ServerState | None, after: ServerState | None
     ) -> None:
-        """Terminate new clients of other allocations that got a larger share than theirs while the share was raised."""
+        """Terminate clients of other allocations that joined while the server gave ``share`` and have a smaller share.
+
+        Args:
+            before, after: states of the server before and after the admission of a program of ``allocation``.
+        """
         if before is None or after is None:
             return
         for pid in set(after.clients) - set(before.clients):

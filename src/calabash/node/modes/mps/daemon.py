@@ -222,9 +222,10 @@ class CardDaemon:
         self.clients.clear()
 
     def adopt_unknown(self) -> Process | None:
-        """Adopt a running daemon of this directory that is not recorded, as after a crash, and kill all other processes.
+        """Adopt a running daemon of this service that is not recorded, as after a crash; return the daemon, if any.
 
-        A server whose daemon has died serves no program and blocks the device for the next one.
+        Other processes of the service are killed, except the daemon's children: a server whose daemon has died serves
+        no program and blocks the device for the next one.
         """
         found = [] if self.running else self.control.daemons()
         if found:

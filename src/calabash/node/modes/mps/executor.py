@@ -156,7 +156,10 @@ class MpsExecutor(ViewOnly):
         return {s.served.card for s in self._services.all() if s.served.whole and not s.idle}
 
     def _keep(self, record: AllocationRecord) -> None:
-        """End an allocation whose MIG instance was destroyed or created again. One without a service yet is left as it is."""
+        """End an allocation whose MIG instance does not exist any more or was created again.
+
+        An allocation that has no MPS service yet is not ended while the instance exists.
+        """
         place = place_of(record)
         service = self._services.at(place)
         holds = service is not None and service.holds(record.id)

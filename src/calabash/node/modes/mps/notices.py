@@ -42,7 +42,7 @@ class ServiceTools:
         name: name of the device or instance in messages.
         allocation_of: returns the allocation of a process.
         reports: recipient of the service's notices.
-        environment: environment that leads to a simulated node; empty on a machine with GPUs.
+        environment: variables that direct programs to a simulated node; empty on a machine with GPUs.
         files: location of the driver's programs.
         rules: classification of MPS faults.
     """
@@ -94,7 +94,11 @@ class ServiceNotices:
             self._waiting.append((event, cause, frozenset(hit)))
 
     def report_fault(self, culprit: int, clients: Clients) -> None:
-        """Notify all clients of a fatal fault of one of them; -1 if it is not known which."""
+        """Notify all clients of a service that one of them had a fatal fault.
+
+        Args:
+            culprit: PID of the client with the fault; -1: unknown.
+        """
         whose = clients.owner_of(culprit)
         by: Text = f"process {culprit}" if culprit > 0 else "a client"
         if whose:
@@ -107,7 +111,12 @@ class ServiceNotices:
         self._waiting.extend((event, message, frozenset[AllocationId]()) for event in RECOVERY_EVENTS)
 
     def report_unadmitted(self, pid: int, whose: AllocationId | None, owner: AllocationId) -> None:
-        """Report a client that joined while the share of another allocation was set, and was terminated."""
+        """Report a client that was terminated because it joined while the server gave the share of another allocation.
+
+        Args:
+            whose: the client's allocation; None: unknown.
+            owner: the allocation whose share the server gave.
+        """
         message = Message(
             "client {pid} joined while the share of allocation {allocation} was set, and was terminated",
             pid=pid,

@@ -71,7 +71,7 @@ class PassthroughExecutor(ViewOnly):
         self._offer(())
 
     def _offer(self, held: Sequence[AllocationRecord]) -> None:
-        """Update the virtual GPU profiles in the inventory: profiles that the driver offers and that are attached."""
+        """Update the virtual GPU profiles in the inventory: those that the driver offers and those that are attached."""
         if self._tools.environment and not (self._tools.device_root or Path("/")).is_dir():
             return
         at = {given.name for given in self._attachments.all() if given.kind is GivenKind.TYPE}

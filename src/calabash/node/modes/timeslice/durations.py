@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class SetCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Duration classes of a device that was changed: ``before`` is to be restored, ``wanted`` was set."""
+    """Duration classes of a device that the pool changed: ``wanted`` was set, ``before`` is to be restored."""
 
     before: Interval
     wanted: Interval
@@ -47,13 +47,13 @@ class TimeSliceDurations:
         self._wrong: dict[DeviceUuid, str] = {}  # why it could not be set, by card
 
     def apply(self, uuids: Collection[DeviceUuid]) -> None:
-        """Set the wanted classes of devices. For a device where that fails, ``wrong`` returns the reason."""
+        """Set the duration classes that the operator wants for devices. ``wrong`` returns the reasons of failures."""
         with self._lock:
             for uuid in uuids:
                 self._apply(uuid)
 
     def wrong(self, uuid: DeviceUuid) -> str:
-        """Return the reason why a device does not have its wanted class; "" if it has."""
+        """Return the reason why a device does not have the duration class that the operator set; "" if it has."""
         return self._wrong.get(uuid, "")
 
     def keep_only(self, used: Callable[[], Collection[DeviceUuid]]) -> None:
@@ -66,7 +66,7 @@ class TimeSliceDurations:
                 del self._wrong[uuid]
 
     def check(self, used: Callable[[], Collection[DeviceUuid]], *, ask: bool) -> list[str]:
-        """Set the class of used devices again where it is not the wanted one.
+        """Correct the duration classes of used devices that differ from those that the operator set.
 
         Args:
             used: returns the devices in use.
