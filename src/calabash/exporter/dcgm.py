@@ -23,7 +23,7 @@ FIELDS = {
 
 
 def dcgm_families(reading: PoolReading) -> Iterator[Family]:
-    """Yield one family for each field."""
+    """Yield one family of metrics for each of the ``FIELDS`` of dcgm-exporter."""
     found = {name: Family(name=name, help=text, labels=LABELS) for name, text in FIELDS.items()}
     for device in reading.devices:
         labels = (str(device.index), device.uuid, f"nvidia{device.index}", device.model, reading.status.node)

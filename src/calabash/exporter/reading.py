@@ -72,7 +72,7 @@ class Reader:
         )
 
     def _counters(self) -> PoolCounters:
-        """Return the pool's counters, or none for a cluster, an older pool, or a user who may not see them."""
+        """Return the pool's counters; ``NO_COUNTERS`` for a cluster, an older pool, or a user who may not see them."""
         try:
             return msgspec.convert(self._pool.send(endpoints.SHOW_COUNTERS), PoolCounters)
         except CalabashError as error:

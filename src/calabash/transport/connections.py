@@ -136,7 +136,7 @@ class Connections:
         self._by_credential.setdefault(credential, {})[connection] = None
 
     def set_close(self, connection: Connection, close: Callable[[], object]) -> None:
-        """Close the connection by this function from now on."""
+        """Set the function that is called to close the connection for another one."""
         connection.close = close
 
     def set_activity(self, connection: Connection, activity: Activity) -> None:
@@ -146,7 +146,8 @@ class Connections:
     def take(self, connection: Connection, count: int) -> bool:
         """Reserve memory for more bytes of a request; return False if the request is to be refused.
 
-        If there are too many bytes, connections whose request is not complete are closed, of the peer that holds most.
+        If too many bytes are held, connections are closed whose request is not complete, first those of the peer that
+        holds most.
         """
         if not self._is_open(connection):
             return False  # it was closed for another, and its last bytes are read now
@@ -161,7 +162,7 @@ class Connections:
         return True
 
     def release(self, connection: Connection) -> None:
-        """Release the memory reserved for a connection."""
+        """Release the memory that ``take`` has reserved for a connection."""
         self._held_bytes -= connection.held_bytes
         connection.held_bytes = 0
 
@@ -175,7 +176,7 @@ class Connections:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _holders(self, connection: Connection) -> tuple[dict[str, dict[Connection, None]], str]:
-        """Return the table that has the connection if it is open, and its key there."""
+        """Return the table in which the connection is counted, and its peer or credential as the key in that table."""
         if connection.credential:
             return self._by_credential, connection.credential
         return self._by_peer, connection.peer
@@ -205,7 +206,7 @@ class Connections:
     def _largest(self, taker: str, count: int) -> Connection | None:
         """Return the connection to close so that ``taker`` may hold ``count`` more bytes; None if there is none.
 
-        A peer that holds fewer bytes than ``taker`` would hold then does not lose a connection.
+        It belongs to a peer that holds at least as many bytes as ``taker`` would hold with them.
         """
         held = {peer: sum(c.held_bytes for c in there) for peer, there in self._by_peer.items()}
         held[taker] = held.get(taker, 0) + count

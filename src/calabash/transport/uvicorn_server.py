@@ -205,7 +205,10 @@ class HttpConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _set_activity(self, activity: Activity) -> None:
-        """Report a change of the activity. More bytes of a request are none, so they do not make a connection younger."""
+        """Report the activity to the table of connections if it has changed.
+
+        More bytes of the same request are no change, so its age counts from the first byte.
+        """
         table, counted = self._options.connections, self._counted
         if table is not None and counted is not None and counted.activity is not activity:
             table.set_activity(counted, activity)
