@@ -67,7 +67,9 @@ def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, me
 
 
 def shapes_of(wanted: RequestModes, devices: Sequence[Device]) -> list[Shape]:
-    """Return the shapes that would serve the request: one, or one for each device size on which its memory depends.
+    """Return the shapes that would serve the request.
+
+    There is one shape, or, if the memory of the request depends on the size of the device, one for each size.
 
     Raises CalabashError: no device is selected, or the request is too large for every device.
     """

@@ -176,7 +176,7 @@ def free_number(first: int, last: int, taken: Collection[int]) -> int:
 
 
 def may_grant(tenant: str, standing: Collection[str] | None) -> bool:
-    """Return True if a device may be granted to the tenant, because it is in no other tenant's partition.
+    """Return True if a device may be granted to the tenant, because the device is in no other tenant's partition.
 
     Args:
         tenant: the tenant; "" for a request without one.

@@ -26,7 +26,10 @@ _LINE_MM = 5.5
 
 
 def invoice_pdf(invoice: InvoiceView, *, font_places: tuple[Path, ...] = FONT_PLACES) -> bytes:
-    """Return the PDF file.
+    """Return the invoice as a PDF file.
+
+    Args:
+        font_places: directories in which fonts are searched.
 
     Raises CalabashError(UNSUPPORTED) if no font of this machine has all letters of the invoice.
     """

@@ -126,10 +126,10 @@ def _tool() -> Path:
 
 
 def _run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run the tool and return its output; its error line and hint become the CalabashError.
+    """Run the tool and return its output. Raises CalabashError with the error line and hint that the tool prints.
 
     Args:
-        environment: further variables.
+        environment: further variables of the tool.
     """
     variables = child_environment() | dict(environment or {})
     try:
@@ -152,7 +152,7 @@ def _run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _reason(message: str) -> Reason:
-    """Return the reason for a message of the tool, for the cases that programs treat differently."""
+    """Return the reason for an error message of the tool; programs treat some reasons in a special way."""
     for part, reason in (
         ("disk is full", Reason.DISK_FULL),
         ("No space left", Reason.DISK_FULL),

@@ -55,7 +55,8 @@ def clean_environment(account: LocalAccount) -> dict[str, str]:
 def become_account(account: LocalAccount) -> None:
     """Change user and groups of this process to those of the account, irrevocably.
 
-    Programs that it starts cannot gain other rights. A process that has the account's user already keeps its groups.
+    Programs that this process starts cannot gain other rights. If this process has the account's user already, it keeps
+    its present groups.
 
     Raises CalabashError(NOT_PERMITTED) if the kernel refuses, and for root.
     """

@@ -28,9 +28,14 @@ class Access:
 
 
 def share_with(descriptor: int, uid: int, *, owner: int = READ_WRITE, user: int = READ_WRITE) -> None:
-    """Give these rights to the owner and to one user, and none to all others. Raises OSError.
+    """Give rights on an open file to its owner and to one user, and none to all others. Raises OSError.
 
-    The user can neither change the mode nor take a lease, which only the owner can.
+    The user can neither change the mode of the file nor take a lease on it; only the owner can.
+
+    Args:
+        descriptor: the open file.
+        uid: the user.
+        owner, user: rights of the owner and of the user, as permission bits.
     """
     os.setxattr(descriptor, _XATTR, _list_for(uid, owner=owner, user=user))
 

@@ -31,7 +31,13 @@ class Enclosure:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, launcher: Path, program: Sequence[str], *, go: int) -> list[str]:
-        """Return the command line that starts the program once a byte has arrived on the descriptor ``go``."""
+        """Return the command line that starts the program.
+
+        Args:
+            launcher: path of ``calabash-enclose``.
+            program: command line of the program.
+            go: descriptor that the launcher inherits. It starts the program when a byte has arrived there.
+        """
         words = [str(launcher), "--go", str(go)]
         if self.root is not None:
             words += ["--root", str(self.root)]

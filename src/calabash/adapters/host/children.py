@@ -116,7 +116,7 @@ def start_module(
     Args:
         urgent: True to raise its priority if that is permitted; the module then calls ``end_urgency``.
         arguments: its arguments; paths must be absolute.
-        inherit: names of variables beyond BASIC that it inherits.
+        inherit: names of variables that the module inherits besides those of BASIC.
         environment: further variables.
         new_session: True to give it a session of its own, so that the terminal's signals do not reach it.
     """
@@ -159,7 +159,7 @@ def become_module(module: str, *arguments: str, inherit: Iterable[str] = ()) -> 
 
 
 def _search_path() -> list[str]:
-    """Return the directories in which this process finds modules and an isolated interpreter would not.
+    """Return the directories in which this process finds modules, but an isolated interpreter would not.
 
     Neither the working directory nor the directory of the script that was started is among them.
     """
@@ -187,9 +187,9 @@ def _working_directory() -> str:
 def find_program(name: str, *, also: Iterable[str] = ()) -> Path | None:
     """Return the absolute path of a program; None if it is not installed.
 
-    For root, the system's directories, ``also`` and CALABASH_PROGRAM_PATH are searched. Directories other than the
-    system's count only if root alone can write the program and every directory above it. For other users, PATH is
-    searched first.
+    The directories of CALABASH_PROGRAM_PATH, those of the system, and ``also`` are searched in this order; for users
+    other than root PATH is searched before them. For root, a program outside of the system's directories is ignored
+    unless root alone can write the program and every directory above it.
     """
     if "/" in name:
         raise ValueError(f"{name} is a path, not the name of a program")
@@ -221,7 +221,9 @@ def start_program(
     """Start a program by its absolute path, or by its name as :func:`find_program` finds it. Raises OSError.
 
     Args:
-        environment: all its variables.
+        environment: all variables of the program.
+        pass_fds: descriptors that the program inherits.
+        new_session: True to give it a session of its own, so that the terminal's signals do not reach it.
     """
     return subprocess.Popen(
         absolute(command),

@@ -82,12 +82,15 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def write_ahead(path: Path, content: bytes) -> None:
-    """Replace a file as ``write_durably`` does, but not durably until ``settle`` is called. Raises OSError."""
+    """Replace a file as ``write_durably`` does, but without waiting for the disk. Raises OSError.
+
+    The new content may be lost in a crash until ``settle`` has been called.
+    """
     _replace(path, content, durably=False)
 
 
 def settle(path: Path) -> None:
-    """Make a file of ``write_ahead`` and its name durable. Raises OSError."""
+    """Wait until a file that ``write_ahead`` has written, and its name, are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
@@ -119,7 +122,7 @@ def free_bytes(path: Path) -> int:
 
 @contextmanager
 def disk_full_is_a_reason(what: str) -> Iterator[None]:
-    """Context that turns an OSError for lack of space into CalabashError(DISK_FULL)."""
+    """Context that turns an OSError for lack of space into CalabashError(DISK_FULL); ``what`` is the failed step."""
     try:
         yield
     except OSError as error:

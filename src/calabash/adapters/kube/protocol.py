@@ -106,6 +106,8 @@ class Evicted:
 class KubeClient(Protocol):
     """Client of an API server. Synchronous and thread-safe; every call ends within its time-out.
 
+    ``label_selector`` and ``field_selector`` select objects by their labels and fields; "" selects all.
+
     Raises KubeError: BAD_REQUEST (400, 415, 422), NOT_PERMITTED (401, 403), NOT_FOUND (404, unless stated otherwise),
     CONFLICT (409), API_DOWN (429, 5xx, no connection). Calls refused for overload (429 with Retry-After) are repeated
     within their time-out; a GET or PATCH whose idle connection turns out to be closed is repeated once.

@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Followed(Generic[V]):
-    """Value with its streams; used on one event loop."""
+    """Value that streams follow; used on one event loop."""
 
     def __init__(self, value: V) -> None:
         self.value = value

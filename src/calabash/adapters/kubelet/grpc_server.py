@@ -131,7 +131,7 @@ class Announcement:
         self._inode = inode(socket)
 
     async def close(self) -> None:
-        """Remove the socket, upon which the kubelet drops the plug-in."""
+        """Remove the socket. The kubelet drops the plug-in then."""
         server, self._server = self._server, None
         if server is not None:
             with suppress(OSError):

@@ -210,7 +210,10 @@ class _RelayedPlugin(PluginHandler):
         return answer
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """Return the lowest device IDs. All are equally good, and using few different ones keeps the number of files low."""
+        """Return the lowest device IDs of ``available``, after those of ``must``.
+
+        All device IDs are equally good. If few different ones are used, the number of files stays low.
+        """
         return [*must, *sorted(set(available) - set(must))][:size]
 
     def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:

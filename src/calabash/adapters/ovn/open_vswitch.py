@@ -181,7 +181,7 @@ class LocalSwitch:
         return [_pairs("Interface", interface_row, wanted), _pairs("Port", port, {MARK: wanted["iface-id"]})]
 
     def _settled(self, operations: list[dict[str, Any]]) -> None:
-        """Run the operations, and wait until the switch has carried them out."""
+        """Write the operations to the database, and wait until the switch has carried them out."""
         count: list[dict[str, Any]] = [
             {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]},
             {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]},

@@ -47,13 +47,13 @@ class ColumnType:
     refers: str = ""
 
     def default(self) -> Any:
-        """Return the value of a column that an update does not mention."""
+        """Return the value of a column of a new row if the update with this row does not mention the column."""
         if self.shape is Cardinality.ONE:
             return RowId("00000000-0000-0000-0000-000000000000") if self.key == "uuid" else _NOTHING[self.key]
         return None if self.shape is Cardinality.OPTIONAL else {} if self.shape is Cardinality.MAP else frozenset()
 
     def decoded(self, told: Any) -> Any:
-        """Return a value of the protocol as a Python value."""
+        """Return a value in the form of the protocol (``told``) as a Python value."""
         if self.shape is Cardinality.MAP:
             return {str(_atom(key)): _atom(value) for key, value in told[1]}
         many = type(told) is list and told[0] == "set"
@@ -87,7 +87,10 @@ class ColumnType:
         return after
 
     def encoded(self, value: Any, where: str) -> Any:
-        """Return a Python value for the protocol. Raises CalabashError for a value that the column cannot hold."""
+        """Return a Python value in the form of the protocol.
+
+        Raises CalabashError for a value that the column cannot hold; ``where`` names the column in the message.
+        """
         if self.shape is Cardinality.MAP:
             if not isinstance(value, Mapping):
                 raise _wrong(where, value, "a map")

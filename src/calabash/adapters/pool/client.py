@@ -84,7 +84,7 @@ class ApiClient:
     def post_watched(
         self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, on_wait: Callable[[], None]
     ) -> Any:
-        """Send a request as ``post`` does. While waiting for the answer, call ``on_wait`` periodically.
+        """Send a POST request. While waiting for the answer, call ``on_wait`` periodically.
 
         Args:
             first_s: seconds until the first call of ``on_wait``.

@@ -110,7 +110,11 @@ class PoolStreams:
     async def _asked(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes, *, fresh: bool
     ) -> PoolAnswer | None:
-        """Return the answer; None if a kept connection had ended before the request."""
+        """Send a request on a connection and return the answer.
+
+        Returns None if the server had closed the connection before it received the request. A new connection
+        (``fresh``) raises an error instead.
+        """
         kept = False
         try:
             writer.write(question)
@@ -149,7 +153,7 @@ def _question(method: str, path: str, body: bytes, headers: Mapping[str, str]) -
 
 
 async def _read(first: bytes, reader: asyncio.StreamReader) -> PoolAnswer:
-    """Return one answer. Raises POOL_DOWN if it is not complete."""
+    """Return one answer, of which the byte ``first`` has been read already. Raises POOL_DOWN if it is not complete."""
     try:
         head = first + await reader.readuntil(b"\r\n\r\n")
         status, headers = _head(head)

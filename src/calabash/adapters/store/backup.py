@@ -220,7 +220,7 @@ def _cleared(connection: sa.Connection) -> None:
 
 
 def _count_on(connection: sa.Connection, restored: Any) -> None:
-    """Set PostgreSQL's sequences to the largest existing ID, so that new rows get larger ones."""
+    """Set the sequences of PostgreSQL to the largest ID in the restored tables, so that new rows get larger IDs."""
     if connection.dialect.name != "postgresql":
         return
     for table in restored:
@@ -233,7 +233,7 @@ def _count_on(connection: sa.Connection, restored: Any) -> None:
 
 
 def replace_file(path: Path, restored: Path) -> None:
-    """Replace a SQLite database by another file; the old one is kept as ``NAME.replaced``."""
+    """Replace the SQLite database ``path`` by the file ``restored``; the old database is kept as ``NAME.replaced``."""
     for companion in ("-wal", "-shm"):  # the old one's: they would be taken for the new one's
         Path(f"{path}{companion}").unlink(missing_ok=True)
     if path.exists():

@@ -37,7 +37,12 @@ def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str)
 def guard_replace(table: sa.Table, *, key: str, why: str) -> None:
     """Arrange that a trigger which refuses ``INSERT OR REPLACE`` of existing rows is created together with a table.
 
-    It is needed in SQLite only: REPLACE removes a row without calling the trigger for DELETE. PostgreSQL has no such statement.
+    The trigger is needed in SQLite only: REPLACE removes a row there without calling the trigger for DELETE. PostgreSQL
+    has no such statement.
+
+    Args:
+        key: column by which an existing row is recognised.
+        why: message of the error; without quotes.
     """
     name = table.name
     there = f"EXISTS (SELECT 1 FROM {name} WHERE {key} = NEW.{key})"  # noqa: S608 - names of this program

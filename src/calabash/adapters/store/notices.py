@@ -168,7 +168,11 @@ class NoticeTables:
         return gone
 
     def _settle(self, delivery: Delivery, change: dict[str, Any], *, at: float) -> None:
-        """Remove a delivery and update its receiver's state; does nothing if the delivery is gone."""
+        """Remove a delivery and update its receiver's state; does nothing if the delivery does not exist any more.
+
+        Args:
+            change: columns of the receiver's state with new values.
+        """
         with self._database.transaction() as connection:
             if connection.execute(sa.delete(_D).where(_D.c.id == delivery.id)).rowcount > 0:
                 fresh = {"tries": 0, "next_at": 0.0, "last_at": at}

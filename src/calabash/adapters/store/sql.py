@@ -131,7 +131,7 @@ class Store:
     def release(
         self, allocation: AllocationId, *, at: float, reason: str, explanation: Text, usage: Sequence[UsageRecord] = ()
     ) -> None:
-        """Insert the usage records, and set the allocation RELEASED unless it is already."""
+        """Insert the usage records, and set the allocation RELEASED with the reason, unless it is RELEASED already."""
         with self._database.transaction() as connection:
             self._put_usage(connection, usage)
             connection.execute(
@@ -302,6 +302,6 @@ def _rename_earlier_grant(connection: sa.Connection, record: AllocationRecord) -
 
 
 def earlier_name(allocation: str, granted_at: float) -> str:
-    """Return the new name of an ended grant, which begins with the old one."""
+    """Return the new name of an ended grant; it begins with the old name and is unique by the time of the grant."""
     mark = hashlib.sha256(f"{allocation}/{granted_at!r}".encode()).hexdigest()[:_HASH_DIGITS]
     return f"{allocation[:_KEPT_CHARACTERS]}~{mark}"

@@ -98,7 +98,7 @@ class UfmClient:
         self._ask("POST", "/resources/pkeys/add", {"pkey": hex(number), "partition_name": name, "ip_over_ib": True})
 
     def add(self, number: int, guids: Collection[str]) -> None:
-        """Add ports to a partition as full members."""
+        """Add the ports with these GUIDs to a partition as full members."""
         for some in _portions(guids):
             body = {"pkey": hex(number), "guids": some, "membership": "full", "index0": False, "ip_over_ib": True}
             self._ask("POST", "/resources/pkeys/", body)

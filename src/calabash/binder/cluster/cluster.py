@@ -240,7 +240,7 @@ class ClusterScheduler:
         return tuple(decided)
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Return in how many seconds a cycle is due even if no event occurs; None: not before an event."""
+        """Return in how many seconds a cycle is due without any event; None if a cycle is due only after an event."""
         return due_in_s(self.scheduler, now_s)
 
     def due(self, now_s: float) -> bool:
@@ -317,7 +317,7 @@ class ClusterScheduler:
 
 
 def _refresh(scheduler: Scheduler, node: str, number: int, found: NodeDevice, earlier: NodeDevice | None) -> None:
-    """Update a device's health and MIG instances."""
+    """Pass the health and MIG instances of a device to the scheduler; ``earlier``: the device before, None if new."""
     if earlier is not None and earlier.device.health is not found.device.health:
         scheduler.set_health(node, number, healthy=found.device.health is Health.HEALTHY)
     set_mig_instances(scheduler, node, number, found.device.mig_instances)
@@ -330,7 +330,7 @@ def _with_room(scheduler: Scheduler, choices: Sequence[Choice]) -> Choice | None
 
 
 def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move) -> list[Placement] | Misfit:
-    """Return the placements of the bundle's parts, or the reason why a sharing mode refuses beside the held slices."""
+    """Return the placements of the parts on the chosen devices, or the reason why a sharing mode refuses them there."""
     known, node = cluster.known[name], cluster.nodes[NodeName(decision.node)]
     bundle, held = known.request.bundle, cluster.held_slices
     chosen = [node.devices[i] for i in decision.placement.devices]
@@ -346,7 +346,7 @@ def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move
 
 
 def _adopted(kinds: DeviceKinds, request: BundleRequest, held: Sequence[str], profiles: AbstractSet[str]) -> Choice:
-    """Return the shape of a request that holds devices of these kinds, regardless of where it could start."""
+    """Return the shape of a request that holds devices of the kinds ``held``, even if it could not start there now."""
     constraints = PlacementConstraints(tolerations=frozenset("*"))
     for choice in kinds.choices(request.bundle, constraints):
         models = choice.shape.models
@@ -372,7 +372,7 @@ def _anywhere(choice: Choice) -> Choice:
 
 
 def _because(node: ClusterNode, devices: Sequence[int], tenancy: HeldSlices, policy: str) -> str:
-    """Return a line on where a request is placed and why. Call it before the request is added to ``tenancy``."""
+    """Return a text on the devices of a placement and the reason. Must be called before ``tenancy`` has the request."""
     places = ", ".join(f"device {node.devices[i].device.index}" for i in devices)
     shared = sum(tenancy.is_shared((node.name, node.devices[i].device.uuid)) for i in devices)
     beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"

@@ -62,7 +62,7 @@ def _own_choices(cluster: ClusterScheduler, known: KnownBundle) -> tuple[Choice,
 def reserve_place(cluster: ClusterScheduler, allocation: AllocationId) -> MoveReservation | None:
     """Remove a moved allocation and reserve its new devices for the replacement pod.
 
-    None if another request got these devices within the same cycle.
+    Returns None if another request got these devices within the same cycle.
     """
     scheduler = cluster.scheduler
     running, known = scheduler.registry.running(allocation), cluster.known.get(allocation)

@@ -64,10 +64,14 @@ class HeldSlices:
         return place in self._by_device
 
     def views(self, place: Place, *, foreign_mib: int = 0) -> Views:
-        """Return the mode of a device and its held slices, with unmanaged memory (``foreign_mib``) as one more slice.
+        """Return the mode of a device and the views of its held slices.
 
         A view is a set of slices that may be in use at the same time. There is one view if no holder has more than one
-        phase, else three: each holder in its phase with the most memory, the most compute and the most slices.
+        phase. Otherwise there are three: in the first each holder is in its phase with the most memory, in the second
+        in that with the most compute, in the third in that with the most slices.
+
+        Args:
+            foreign_mib: unmanaged memory of the device, which is one more slice of each view.
         """
         there = self._by_device.get(place, {})
         mode = next((found[0] for found in there.values()), None)

@@ -88,7 +88,7 @@ def rebind(
 ) -> StartBundle | None:
     """Move a placed request that has not begun to run to the best of these nodes.
 
-    None if no node has the devices free; the request then waits again.
+    Returns None if no node has the devices free; the request then waits again.
     """
     request = cluster.known[allocation].request
     cluster.finished(allocation)
@@ -119,7 +119,7 @@ def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: 
 
 
 def free_text(cluster: ClusterScheduler, name: str) -> str:
-    """Return a line with the free devices of a node, its free memory and its free compute."""
+    """Return a text with a node's number of idle devices, and the largest free memory and compute of one device."""
     arrays = cluster.scheduler.cluster
     row = arrays.row_of.get(name)
     if row is None:

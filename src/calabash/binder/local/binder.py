@@ -225,7 +225,7 @@ class Binder:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _count_wait(self, waiting: WaitingRequest, wait: bool, since_ns: int, answer: Future[Grant]) -> None:
-        """Count how long a request waited. A request with ``wait`` False that was not granted is not counted."""
+        """Count the waiting time of a request that was answered, unless it may not wait and was not granted."""
         granted = not answer.cancelled() and answer.exception() is None
         if granted or wait:
             outcome = WaitOutcome.GRANTED if granted else WaitOutcome.NOT_GRANTED
@@ -252,7 +252,7 @@ class Binder:
         return [(self._waiting[start.id], start) for start in ready]
 
     def _evict(self, stop: Stop) -> None:
-        """End a running allocation. A start that has not been carried out is cancelled: its request waits again."""
+        """Carry out a decided stop: end the allocation, or cancel its start if that was not carried out yet."""
         if self._starts.remove(stop.id) or self._starts.overtake(stop):
             return
         self._tracker.remove(stop.id)
@@ -264,7 +264,7 @@ class Binder:
             )
 
     def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
-        """Grant a decided request; return True if other requests may be decided as a result, by another pass."""
+        """Grant a decided request; return True if another pass may decide about other requests as a result."""
         record = record_of(waiting, start.placement, because=start.because, now_s=self._clock.now_s())
         try:
             with self._granting(record):
@@ -311,7 +311,7 @@ class Binder:
         return True
 
     def _abandon(self, key: GangKey, failed: AllocationId) -> None:
-        """End a gang of which one member could not be granted: no member starts."""
+        """End all members of a gang, because the member ``failed`` could not be granted: no member may start alone."""
         for record in _granted_of(key, self._agent.records()):
             self._agent.end(
                 record.id,

@@ -238,7 +238,7 @@ class LocalScheduler:
         return tuple(decided)
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Return in how many seconds a cycle is due even if no event occurs; None: not before an event."""
+        """Return in how many seconds a cycle is due without any event; None if a cycle is due only after an event."""
         return due_in_s(self.scheduler, now_s)
 
     @property
@@ -254,7 +254,10 @@ class LocalScheduler:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _placed(self, decision: Bind | Move) -> Placement | Misfit:
-        """Return the placement, or the reason why the sharing mode refuses a slice beside those that are held now."""
+        """Return the placement on the chosen devices, or the reason why the sharing mode refuses a slice there.
+
+        The slices that other allocations hold on the devices now are taken into account.
+        """
         wanted = self._requests[decision.id]
         chosen = [self.devices[i] for i in decision.placement.devices]
         slices, modes = [], [wanted.on(device) for device in chosen]
@@ -269,7 +272,7 @@ class LocalScheduler:
         return Placement(node=self.node, mode=modes[0].name, slices=tuple(slices))
 
     def _because(self, name: AllocationId, placement: Placement) -> str:
-        """Return a line on where the request is placed and why. Call it before the placement is stored."""
+        """Return a text on the devices of a placement and the reason. Must be called before the placement is stored."""
         wanted = self._requests[name]
         views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
         return _reason(wanted, placement, views, self.scheduler.placer.engine.preference)
@@ -313,7 +316,7 @@ def _reason(
 
 
 def due_in_s(scheduler: Scheduler, now_s: float) -> float | None:
-    """Return in how many seconds a cycle is due even if no event occurs; None: not before an event.
+    """Return in how many seconds a cycle is due without any event; None if a cycle is due only after an event.
 
     0 if the last cycle reached its time limit. Otherwise at least ``SETTLE_EVERY_S``, because a decision that a sharing
     mode refuses is undone and the scheduler may repeat it in each cycle.

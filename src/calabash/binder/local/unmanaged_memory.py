@@ -32,7 +32,8 @@ class UnmanagedMemory:
     """Prevents that unmanaged memory is granted, and that a device with unmanaged processes is granted exclusively.
 
     Args:
-        number: index of each device in the scheduler's one node.
+        scheduler: scheduler with one node, the machine.
+        number: index of each device in this node.
     """
 
     def __init__(self, scheduler: Scheduler, number: Mapping[DeviceUuid, int]) -> None:

@@ -26,7 +26,7 @@ class WaitTimes:
         self._found: dict[tuple[str, WaitOutcome], Distribution] = {}
 
     def add(self, queue: str, outcome: WaitOutcome, waited_s: float) -> None:
-        """Count the wait of one request."""
+        """Count the time in seconds that one request has waited in a queue."""
         waited_s = max(0.0, waited_s)
         with self._lock:
             self._found.setdefault((queue, outcome), Distribution(BOUNDS_S)).add(waited_s)

@@ -41,7 +41,11 @@ def platform_mac(use: MacUse, vpc_number: int, number: int) -> str:
 
 
 def outside_mac(uplink_number: int, address: Address) -> str:
-    """Return the MAC of a floating address that is translated on the host of its port instead of a gateway host."""
+    """Return the MAC of a floating address that OVN translates on the host of the port, not on a gateway host.
+
+    Args:
+        uplink_number: number of the uplink; with ``address``, it makes the MAC unique.
+    """
     return _mac(0x06 << 40 | uplink_number << 32 | int(address) & 0xFFFF_FFFF)
 
 

@@ -19,7 +19,7 @@ def outside_port(gateway: str, rank: int) -> str:
 
 
 def outside_mac(vpc_number: int, rank: int) -> str:
-    """Return the MAC of the port ``outside_port``."""
+    """Return the MAC of the port ``outside_port`` of a VPC's replica."""
     return f"0e:10:{vpc_number >> 8:02x}:{vpc_number & 255:02x}:00:{rank:02x}"
 
 

@@ -77,9 +77,10 @@ class AddressHolders:
 
     Args:
         objects: the objects of the VPC.
-        requester: name of the object that needs an address; "" for none. ``holder`` and ``check`` do not count its own
-            addresses as taken.
-        balancers: if False, addresses of load balancers do not count as taken, because load balancers may share one.
+        requester: name of the object that needs an address; "" for none. ``holder`` and ``check`` do not count the
+            addresses of this object as taken.
+        balancers: False if the addresses of load balancers do not count as taken, because a load balancer needs the
+            address, and load balancers may share one.
     """
 
     def __init__(self, objects: VpcObjects, requester: str, *, balancers: bool = True) -> None:
@@ -149,7 +150,14 @@ def _check_rule_ports(rule: SecurityRule, subject: str) -> None:
 
 
 def _address(item: Port, cidr: Network, old: Port | None, taken: AddressHolders) -> Address:
-    """Return the address of the port in one range: the requested one, else the current one, else a free one."""
+    """Return the address of the port in one range of its subnet.
+
+    It is the requested address, else the current one, else a free one.
+
+    Args:
+        cidr: the range.
+        taken: addresses in use.
+    """
     asked = first_address_in(item.addresses, cidr)
     if asked is None and old is not None:
         asked = first_address_in(old.addresses, cidr)

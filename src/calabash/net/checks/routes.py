@@ -72,10 +72,10 @@ def check_peering(networks: NetworkObjects, item: Peering, old: Peering | None) 
 
 
 def _check_peer_ranges(item: Peering, own: Vpc, other: Vpc) -> None:
-    """Raise CalabashError if the two VPCs overlap, or a route is outside of the peer's ranges.
+    """Raise CalabashError if the VPCs' ranges overlap, or a route of the peering is outside of the peer's ranges.
 
-    The messages contain the peer's ranges. So this is called only if the peer has requested the peering too, or belongs
-    to the same tenant.
+    The messages contain the peer's ranges. Therefore this function is called only if the peer has requested the peering
+    too, or if both VPCs belong to the same tenant.
     """
     if shared := first_overlap(own.cidrs, other.cidrs):
         raise conflict_error(

@@ -85,7 +85,7 @@ class Rendering:
         self.resources.append(KubeOvnResource(kind=kind, name=name, spec=kept, of=of.name))
 
     def add_unsupported(self, item: NetworkObject, reason: str, *, whole: bool = True) -> None:
-        """Record that ``item``, or one of its properties, is not supported."""
+        """Record that an object is not supported, or, with ``whole`` False, only a property of it."""
         self.unsupported.append(Unsupported(kind=kind_of(item), name=item.name, reason=reason, whole=whole))
 
     def part(self, item: NetworkObject, of: str) -> None:
@@ -110,7 +110,7 @@ class Rendering:
 
 
 def by_version(addresses: Iterable[Address], version: int) -> str:
-    """Return the address of that IP version as text, or ""."""
+    """Return the first of the addresses that has the IP version, as text; "" if there is none."""
     return next((str(address) for address in addresses if address.version == version), "")
 
 

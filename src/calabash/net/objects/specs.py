@@ -64,7 +64,7 @@ def encode(item: NetworkObject) -> dict[str, Any]:
 
 
 def _parse_text(wanted: type, value: object) -> Any:
-    """Parse an address or range for msgspec, which adds the path of the field to a ValueError."""
+    """Parse an address or range for msgspec. Raises ValueError, to which msgspec adds the path of the field."""
     if not isinstance(value, str):
         raise ValueError("not text")
     try:
@@ -77,6 +77,8 @@ def _refusal(object_type: type, values: Mapping[str, Any], problem: str, what: s
     """Return the error for a spec that msgspec refused.
 
     Args:
+        object_type: class of the object.
+        values: its spec.
         problem: the message of msgspec, such as "Expected `int`, got `str` - at `$[0].rules[2].ports[0]`".
         what: kind and name of the object.
     """
@@ -145,7 +147,7 @@ _HINTS: dict[Any, str] = {
 
 
 def _hint(wanted: inspect.Type) -> str:
-    """Describe the values that the type accepts."""
+    """Return the hint of an error: a text about the values that a field of this type accepts."""
     if isinstance(wanted, inspect.VarTupleType):
         return f"a list of: {_hint(wanted.item_type)}"
     if isinstance(wanted, inspect.TupleType):

@@ -127,7 +127,7 @@ def changes_between(before: Networks, after: Networks, wanted: Iterable[DesiredO
 
 
 def difference_lines(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
-    """Return the fields that differ, one line each: ``- `` with the current value, ``+ `` with the new one."""
+    """Return lines for the fields that differ: ``- `` with the value before the change, ``+ `` with that after it."""
     old, new = ([*_field_lines(spec, "")] if spec is not None else [] for spec in (before, after))
     return [line for line in difflib.ndiff(old, new) if line.startswith(("- ", "+ "))]
 

@@ -145,7 +145,13 @@ def _load_simulated(state: Path) -> None:
 
 
 def _load_of_host(library: Path) -> None:
-    """Load NVML from the host's files if this process's dynamic loader finds none; pynvml then finds it by name."""
+    """Load NVML from the host's files if this process's dynamic loader does not find it.
+
+    pynvml then finds the loaded library by its name.
+
+    Args:
+        library: path of NVML in the host's files.
+    """
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -363,6 +369,6 @@ def open_driver(options: DriverOptions) -> NvidiaDriver:
 
 
 def _translated(what: str, error: pynvml.NVMLError) -> CalabashError:
-    """Return a CalabashError for an NVML error, with its reason and, for some, a hint."""
+    """Return a CalabashError with a reason for an NVML error, and with a hint for some; ``what`` is the failed step."""
     reason = _REASONS.get(error.value, Reason.UNHEALTHY)
     return CalabashError(f"{what}: the NVIDIA driver reports {error}", reason=reason, hint=_HINTS.get(reason, ""))

@@ -81,7 +81,7 @@ class MpsControl:
         self._read_to = 0
 
     def daemons(self) -> list[Process]:
-        """Return the daemons that run in this directory for this device, also those that this process did not start."""
+        """Return the daemons of this directory and device, including daemons that this process did not start."""
         return running(PROGRAM, self._here, f"CUDA_VISIBLE_DEVICES={self._own['CUDA_VISIBLE_DEVICES']}", word="-f")
 
     def processes(self) -> list[Process]:
@@ -99,6 +99,9 @@ class MpsControl:
 
     def start(self, *, multiuser: bool) -> subprocess.Popen[bytes]:
         """Start the daemon as a child process that outlives this process.
+
+        Args:
+            multiuser: True if one server shall serve all users, False for a server for each user.
 
         Raises CalabashError(BAD_FILE) if the program is missing or cannot be started.
         """
@@ -189,7 +192,7 @@ class MpsControl:
         return _shares(self.ask(*_questions(server)))
 
     def set_defaults(self, *, percent: int, memory_mib: int) -> None:
-        """Set the limits with which the next server starts."""
+        """Set the limits with which the next servers start; parameters as for ``set_share``."""
         self.ask(*_defaults(percent, memory_mib))
 
     def terminate(self, server: int, client: int) -> None:

@@ -269,7 +269,12 @@ def _address(handle: object) -> int:
 
 
 def event_of(data: object, senders: dict[int, DeviceUuid]) -> DeviceEvent | None:
-    """Return the event; None for a card or kind that was not registered."""
+    """Return an event of NVML as a DeviceEvent; None for a card or a kind of event that was not registered.
+
+    Args:
+        data: the event of NVML.
+        senders: cards by handle address, from ``register_events``.
+    """
     uuid = senders.get(_address(data.device))  # type: ignore[attr-defined]
     kind = _EVENTS.get(data.eventType)  # type: ignore[attr-defined]
     if uuid is None or kind is None:

@@ -54,7 +54,10 @@ def _infos(handle: object) -> Iterator[object]:
 
 
 def _profile(handle: object, info: object) -> MigProfile | None:
-    """Return a profile; None without placements, which some drivers report only in MIG mode."""
+    """Return a profile from NVML's description; None if the driver reports no placements for it.
+
+    Some drivers report placements only while the card is in MIG mode.
+    """
     places = _placements(handle, info.id)  # type: ignore[attr-defined]
     if not places:
         return None
@@ -159,7 +162,11 @@ def _instance(gi: object, profile: MigProfile, devices: dict[tuple[int, int], _M
 
 
 def _compute_profiles(gi: object) -> dict[int, int]:
-    """Return the driver's number of the compute instance profile for each size that the GPU instance supports."""
+    """Return the driver's numbers of the compute instance profiles, by their size in compute slices.
+
+    Args:
+        gi: NVML handle of the GPU instance.
+    """
     found: dict[int, int] = {}
     for number in range(_PROFILES_MAX):
         try:

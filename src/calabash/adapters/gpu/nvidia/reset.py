@@ -23,7 +23,7 @@ _REASONS = (
 
 
 def reset_simulated(state: Path, uuid: str) -> None:
-    """Reset a card of a simulated node. Raises CalabashError."""
+    """Reset a card of the simulated node with this state file. Raises CalabashError as ``sim.reset_card``."""
     sim.reset_card(state, uuid)
 
 

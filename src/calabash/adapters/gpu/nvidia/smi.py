@@ -22,7 +22,8 @@ class Answer:
     Args:
         code: exit code.
         output: standard output, unchanged.
-        said: standard output and error joined in one line of at most 300 characters; not empty after a failure.
+        said: text for messages: standard output and error joined in one line of at most 300 characters. It is not empty
+            after a failure.
     """
 
     code: int

@@ -95,7 +95,7 @@ def find_container_hierarchy(mounted: list[Mounted] | None = None) -> ContainerH
 
 
 def pod_groups(hierarchy: ContainerHierarchy) -> dict[str, Path]:
-    """Return the group directories of all pods by pod UID (32 hexadecimal digits)."""
+    """Return the group directories of all pods in the hierarchy, by pod UID (32 hexadecimal digits)."""
     found: dict[str, Path] = {}
     level = [hierarchy.directory]
     for _ in range(DEPTH_MAX):

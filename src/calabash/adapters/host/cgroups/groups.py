@@ -148,7 +148,7 @@ class Cgroup:
         return True
 
     def children(self) -> list[str]:
-        """Return the names of the groups directly in the group."""
+        """Return the names of the groups directly below this group."""
         try:
             return sorted(entry.name for entry in os.scandir(self.directory) if entry.is_dir(follow_symlinks=False))
         except FileNotFoundError:

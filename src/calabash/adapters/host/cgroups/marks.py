@@ -56,7 +56,7 @@ def is_marked(process: Process) -> bool:
 
 
 def _lower_as_its_user(process: Process) -> None:
-    """Lower the limit from a program with the user and group of the process.
+    """Lower the limit of a process by means of a program that runs with its user and group.
 
     Without the capability, a process may change the limits only of processes with the same user and group.
     """

@@ -90,7 +90,11 @@ class TlsFiles:
 
 
 def tls_context(authority: str, *, verify: bool) -> ssl.SSLContext:
-    """Return a context that trusts the PEM text; "" for the system's certificates.
+    """Return a TLS context.
+
+    Args:
+        authority: PEM text of the trusted certificates; "" for the system's.
+        verify: False to accept any server certificate.
 
     Raises CalabashError(BAD_FILE) if the text cannot be read.
     """

@@ -74,7 +74,12 @@ class _Calls:
         repeatable: bool = False,
         bytes_max: int = ANSWER_BYTES_MAX,
     ) -> HttpAnswer:
-        """Make a call; repeat it while the API server answers 429 and the time-out allows it."""
+        """Make a call; repeat it while the API server answers 429 and the time-out allows it.
+
+        Args:
+            repeatable: True if the call may be sent again when its connection turns out to be closed.
+            bytes_max: largest answer that is read.
+        """
         deadline = time.monotonic() + self._timeout_s
         target = f"{path}?{urlencode(query)}" if query else path
         while True:

@@ -227,7 +227,7 @@ class HttpStream:
 
 
 def down(order: HttpOrder, why: str) -> KubeError:
-    """Return the error of a call without an answer."""
+    """Return the error API_DOWN of a call without an answer; ``why`` is the cause."""
     return KubeError(f"{_asked(order)}: {why}", reason=Reason.API_DOWN)
 
 

@@ -131,7 +131,7 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, asked:
 def decode_object(kind: Kind[T], body: bytes | msgspec.Raw, asked: str) -> T:
     """Decode one object.
 
-    Raises ``UnreadableObject`` if the object does not fit the type of its kind; the same call would return it again.
+    Raises ``UnreadableObject`` if the object does not fit the type of its kind; the same call fails again then.
     Raises KubeError(API_DOWN) if the body is not an object.
     """
     text = bytes(body)

@@ -88,7 +88,7 @@ class CollectedUsage:
         return last
 
     def _source(self, connection: sa.Connection, node: str, epoch: str, at_s: float) -> tuple[int, int]:
-        """Return the number of the source and that of its last stored record; create the source if it is new.
+        """Return the number of a source and the number of its last stored record; create the source if it is new.
 
         The row of the source is locked until the transaction ends.
         """

@@ -89,7 +89,7 @@ class AcceptedEndpoint:
 
 
 def accepted_endpoints(networks: NetworkObjects, vpc: str = "") -> Iterator[AcceptedEndpoint]:
-    """Yield the accepted endpoints of all VPCs, or those that have ``vpc`` as consumer or provider."""
+    """Yield the accepted endpoints of which ``vpc`` is the consumer or provider; "" yields those of all VPCs."""
     for endpoint in _endpoints(networks):
         if vpc and vpc not in (vpc_of(endpoint.name), vpc_of(endpoint.source)):
             continue

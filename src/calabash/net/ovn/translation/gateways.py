@@ -74,9 +74,14 @@ def _add_nat(view: View, draft: Draft, key: str, columns: dict[str, Value], port
 
 
 def add_snat(view: View, draft: Draft, key: str, external: Address, port: Ref) -> None:
-    """Add NAT rows that translate every source address of the VPC to ``external``, for packets that leave by ``port``.
+    """Add NAT rows that translate every source address of the VPC to one external address.
 
-    Only ranges of the IP version of ``external`` are translated.
+    Only ranges of the IP version of the external address are translated.
+
+    Args:
+        key: begin of the keys of the rows.
+        external: the external address.
+        port: router port; only packets that leave by it are translated.
     """
     for cidr in filter_version(view.vpc.cidrs, external.version):
         columns: dict[str, Value] = {"type": "snat", "external_ip": str(external), "logical_ip": str(cidr)}

@@ -96,8 +96,9 @@ def add_balancer(
     """Add a load balancer row.
 
     Args:
+        name: name of the row.
         vips: backends in OVN's format, by virtual ``ADDRESS:NUMBER``.
-        switches: attach the row to the switches of the VPC too; False attaches it to the router only.
+        switches: True to attach the row to the VPC's router and switches; False to attach it to the router only.
     """
     row = draft.add("Load_Balancer", name, {"vips": vips, "protocol": protocol.value, "options": OPTIONS})
     draft.add_to_set(router_of(view), "load_balancer", row)
@@ -109,7 +110,11 @@ def add_balancer(
 def _add_check(view: View, draft: Draft, balancer: LoadBalancer, row: Ref, vip: str) -> None:
     """Add the health check of a load balancer.
 
-    The host of each backend connects to it from a reserved address of the subnet.
+    The host of each backend makes the check: it connects to the backend from a reserved address of the subnet.
+
+    Args:
+        row: row of the load balancer.
+        vip: virtual ``ADDRESS:NUMBER`` of the load balancer.
     """
     sources: dict[str, str] = {}
     for backend in balancer.backends:

@@ -42,7 +42,8 @@ def add_route(view: View, draft: Draft, key: str, prefix: Network, by: tuple[Add
     Args:
         key: key of the row, unique in the VPC.
         prefix: destination of the route.
-        by: the next hop (None drops the packets), and the router port (None: OVN derives it from the next hop).
+        by: pair of the next hop (None drops the packets) and the router port by which the packets leave (None: OVN
+            derives the router port from the next hop).
     """
     next_hop, port = by
     draft.add(
