@@ -77,19 +77,10 @@ struct cb_api_variant {
     unsigned short function; /* enum cb_cuda_function */
 };
 
-/* All variants of one base name, plain ones first, each flavour oldest first. */
-struct cb_api_entry {
-    const char *base;
-    unsigned short first, count; /* in cb_api_variants */
-};
-
 extern const struct cb_api_variant cb_api_variants[CB_CUDA_COUNT];
 
 /* Exported name of each function, by enum cb_cuda_function. */
 extern const char *const cb_cuda_names[CB_CUDA_COUNT];
-
-/* Entry of a base name; NULL if no function has it. Takes about nine string comparisons. */
-const struct cb_api_entry *cb_api_find(const char *base);
 
 /*
  * Look up a function as cuGetProcAddress does: the newest one of this base name up to `version`, in the
@@ -97,25 +88,18 @@ const struct cb_api_entry *cb_api_find(const char *base);
  */
 int cb_api_resolve(const char *base, int version, bool per_thread, CUdriverProcAddressQueryResult *status);
 
-/* The number of an exported name, or -1. */
-int cb_cuda_function_named(const char *name);
-
 #endif
 """
 )
 
 RESOLVE_CODE = """\
-static int compare(const char *name, const char *other)
-{
-    return __builtin_strcmp(name, other);
-}
-
-const struct cb_api_entry *cb_api_find(const char *base)
+/* Entry of a base name; NULL if no function has it. Takes about nine string comparisons. */
+static const struct entry *find(const char *base)
 {
     size_t low = 0, high = sizeof entries / sizeof entries[0];
     while (low < high) {
         size_t middle = (low + high) / 2;
-        int order = compare(base, entries[middle].base);
+        int order = __builtin_strcmp(base, entries[middle].base);
         if (order == 0)
             return &entries[middle];
         if (order < 0)
@@ -130,7 +114,7 @@ int cb_api_resolve(const char *base, int version, bool per_thread, CUdriverProcA
 {
     CUdriverProcAddressQueryResult reason = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     int plain = -1, threaded = -1;
-    const struct cb_api_entry *entry = cb_api_find(base);
+    const struct entry *entry = find(base);
     if (entry) {
         reason = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
         for (unsigned i = entry->first; i < (unsigned)entry->first + entry->count; i++) {
@@ -149,44 +133,27 @@ int cb_api_resolve(const char *base, int version, bool per_thread, CUdriverProcA
         *status = reason;
     return found;
 }
-
-int cb_cuda_function_named(const char *name)
-{
-    size_t low = 0, high = CB_CUDA_COUNT;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        int order = compare(name, cb_cuda_names[by_name[middle]]);
-        if (order == 0)
-            return by_name[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return -1;
-}
 """
 
 
 def cuda_resolve_source(functions: list[CudaFunction]) -> str:
     flavours = ("plain", "ptsz", "ptds")
-    numbers = {f.symbol: number for number, f in enumerate(functions)}
     ordered = sorted(functions, key=lambda f: (f.base, flavours.index(f.flavour), f.version))
     bases: dict[str, list[int]] = {}
     for position, function in enumerate(ordered):
         bases.setdefault(function.base, []).append(position)
-    by_name = ", ".join(str(numbers[f.symbol]) for f in sorted(functions, key=lambda f: f.symbol))
     return "\n".join(
         [
             BANNER + '#include "api/cuda_resolve.h"\n',
             "const char *const cb_cuda_names[CB_CUDA_COUNT] = {",
             *(f'    "{f.symbol}",' for f in functions),
             "};\n",
-            "static const unsigned short by_name[CB_CUDA_COUNT] = {" + by_name + "};\n",
             "const struct cb_api_variant cb_api_variants[CB_CUDA_COUNT] = {",
             *(f"    {{{f.version}, CB_FLAVOUR_{f.flavour.upper()}, CB_CUDA_{f.symbol}}}," for f in ordered),
             "};\n",
-            "static const struct cb_api_entry entries[] = {",
+            "/* All variants of one base name, plain ones first, each flavour oldest first. */",
+            "static const struct entry {\n    const char *base;\n    unsigned short first, count; /* in cb_api_variants */",
+            "} entries[] = {",
             *(f'    {{"{base}", {at[0]}, {len(at)}}},' for base, at in sorted(bases.items())),
             "};\n",
             RESOLVE_CODE,

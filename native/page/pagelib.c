@@ -74,34 +74,6 @@ static int slot_reap(struct cb_usage *usage, uint32_t slot, uint32_t generation,
     return 1;
 }
 
-static int counter_recount(struct cb_usage *usage, uint32_t device)
-{
-    for (unsigned i = 0; i < CB_REAP_TRIES; i++) {
-        struct cb_pair seen = cb_pair_read(&usage->device[device].used_bytes);
-        if (!cb_charge_help(usage, device, seen.high)) continue;
-        uint64_t sum = 0;
-        for (uint32_t slot = 0; slot < CB_PROCS_MAX; slot++)
-            sum += __atomic_load_n(&usage->proc[slot].share[device].used_bytes, __ATOMIC_ACQUIRE);
-        struct cb_pair next = {.low = sum, .high = seen.high};
-        int wrong = sum != seen.low;
-        if (cb_pair_swap(&usage->device[device].used_bytes, &seen, next)) return wrong;
-    }
-    return -1;
-}
-
-static int counters_recount_all(struct cb_usage *usage)
-{
-    int wrong = 0, busy = 0;
-    for (uint32_t device = 0; device < CB_DEVICES_MAX; device++) {
-        int answer = counter_recount(usage, device);
-        if (answer < 0)
-            busy = 1;
-        else
-            wrong += answer;
-    }
-    return busy ? -1 : wrong;
-}
-
 static int slot_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)
 {
     if (slot >= CB_PROCS_MAX) return 0;
@@ -169,11 +141,6 @@ int cb_page_wake(uint32_t *word)
 int cb_page_reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid, uint64_t start_time)
 {
     return GUARDED(int, -1, slot_reap(usage, slot, generation, pid, start_time));
-}
-
-int cb_page_recount(struct cb_usage *usage)
-{
-    return GUARDED(int, -1, counters_recount_all(usage));
 }
 
 int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid)

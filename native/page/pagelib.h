@@ -18,12 +18,6 @@
 int cb_page_reap(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t pid,
                  uint64_t start_time);
 
-/*
- * Set the counters of every device to the sum of what the process slots hold, to repair a damaged page. Exact
- * also while processes allocate. Return how many devices were wrong, or -1 if a device kept changing.
- */
-int cb_page_recount(struct cb_usage *usage);
-
 /* Set host_pid of a slot that is still of this generation; return 1 if it was set, else 0. */
 int cb_page_set_host_pid(struct cb_usage *usage, uint32_t slot, uint32_t generation, int32_t host_pid);
 

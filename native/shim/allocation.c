@@ -53,9 +53,3 @@ void cb_allocation_end(struct cb_allocation *allocation, CUresult result, uint32
     (void)cb_ledger_put(&entry); /* without host memory the charge stays until the process ends */
     cb_commit(allocation->device, allocation->bytes);
 }
-
-void cb_allocation_release(uint32_t kind, uint64_t key)
-{
-    struct cb_entry entry;
-    if (cb_ledger_take(kind, key, &entry)) cb_uncharge(entry.device, entry.bytes);
-}

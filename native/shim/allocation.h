@@ -17,6 +17,5 @@ bool cb_allocation_begin(struct cb_allocation *allocation,
                          uint64_t bytes); /* on the current device; false: beyond the cap */
 bool cb_allocation_resize(struct cb_allocation *allocation, uint64_t bytes);
 void cb_allocation_end(struct cb_allocation *allocation, CUresult result, uint32_t kind, uint64_t key);
-void cb_allocation_release(uint32_t kind, uint64_t key); /* after the driver has freed it */
 
 #endif

@@ -32,7 +32,8 @@
 #define THOROUGH_EVERY_NS 1000000000u
 #define ENTER_TRIES       8u
 
-uint64_t cb_process_start_time(int32_t pid)
+/* Start time of a process; 0: there is no such process. */
+static uint64_t start_time_of(int32_t pid)
 {
     char path[32], text[512];
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
@@ -112,7 +113,7 @@ static bool slot_is_dead(const struct cb_usage_proc *proc, uint64_t here, bool t
         if (kill(pid, 0) != 0 && errno == ESRCH) return true;
         if (process_has_ended(pid)) return true;
         if (!thorough) return false;
-        uint64_t now = cb_process_start_time(pid);
+        uint64_t now = start_time_of(pid);
         return started != 0 && now != 0 && now != started;
     }
     /* Taken and not yet live: it holds nothing, and its namespace is not known; the agent checks it. */
@@ -154,7 +155,7 @@ int cb_process_find(struct cb_usage *usage, int32_t pid)
     char link[32];
     int saved = errno, found = -1;
     snprintf(link, sizeof(link), "/proc/%d/ns/pid", (int)pid);
-    uint64_t there = pid_namespace_of(link), started = cb_process_start_time(pid);
+    uint64_t there = pid_namespace_of(link), started = start_time_of(pid);
     int32_t inner = innermost_pid(pid);
     for (uint32_t slot = 0; slot < CB_PROCS_MAX && there != 0 && inner > 0 && found < 0; slot++) {
         const struct cb_usage_proc *proc = &usage->proc[slot];
@@ -229,7 +230,7 @@ static bool slot_become_live(struct cb_usage_proc *proc, uint32_t generation, in
     proc->parker = proc->parked = 0;
     proc->context_count = 0;
     proc->pid_namespace = here;
-    proc->start_time = cb_process_start_time(pid);
+    proc->start_time = start_time_of(pid);
     return cb_proc_change(proc, CB_PROC_TAKEN, generation, CB_PROC_LIVE, generation, pid);
 }
 

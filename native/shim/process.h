@@ -6,8 +6,6 @@
 
 #include <stdbool.h>
 
-uint64_t cb_process_start_time(int32_t pid); /* 0: no such process */
-
 /* Take a slot for this process; -1: all are held by living processes. */
 int cb_process_enter(struct cb_usage *usage);
 

@@ -26,7 +26,8 @@
 
 static int memory_beside_pools; /* set once a stream-ordered allocation is managed memory */
 
-void cb_spill_refuses(const char *what)
+/* Report an operation that is not supported for spilled memory, if CALABASH_VERBOSE is set. */
+static void report_refused(const char *what)
 {
     if (getenv("CALABASH_VERBOSE") == NULL) return;
     cb_say("%s; hint: ask for a slice with less --spill, see docs/how-to/spill.md", what);
@@ -69,7 +70,7 @@ static CUresult managed_allocate(CUdeviceptr *dptr, size_t bytesize)
 {
     CUdevice ordinal = current_ordinal();
     if (!device_can_page(ordinal)) {
-        cb_spill_refuses("this card cannot page memory, so nothing is given beyond it");
+        report_refused("this card cannot page memory, so nothing is given beyond it");
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = CB_REAL(cuMemAllocManaged)(dptr, bytesize, CU_MEM_ATTACH_GLOBAL);
@@ -118,7 +119,7 @@ static __attribute__((cold, noinline)) CUresult managed_free_in_stream(
     if (!cb_ledger_get(CB_LINEAR, dptr, &entry)) return free(dptr, stream);
     if (is_capturing != NULL && is_capturing(stream, &status) == CUDA_SUCCESS &&
         status != CU_STREAM_CAPTURE_STATUS_NONE) {
-        cb_spill_refuses("memory beyond the card cannot be freed by a graph");
+        report_refused("memory beyond the card cannot be freed by a graph");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     CUresult result = synchronize(stream);
@@ -155,7 +156,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
     CB_ENTER();
     if (!address_is_pageable(dptr)) return CB_REAL(cuIpcGetMemHandle)(pHandle, dptr);
-    cb_spill_refuses("memory beyond the card has no IPC handle");
+    report_refused("memory beyond the card has no IPC handle");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -165,7 +166,7 @@ CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, s
     CB_ENTER();
     if (!address_is_pageable(dptr))
         return CB_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags);
-    cb_spill_refuses("memory beyond the card cannot be exported");
+    report_refused("memory beyond the card cannot be exported");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -12,7 +12,5 @@ CUresult cb_spill_managed(struct cb_allocation *allocation, CUdeviceptr *dptr, s
                           unsigned int flags);
 /* After a pool of `device` was full: allocate memory that is not the pool's. */
 CUresult cb_spill_beside_pool(CUdeviceptr *dptr, size_t bytesize, int device);
-/* Report an operation that is not supported for spilled memory, if CALABASH_VERBOSE is set. */
-void cb_spill_refuses(const char *what);
 
 #endif

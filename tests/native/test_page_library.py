@@ -22,12 +22,10 @@ page = mmap.mmap(descriptor, size)
 address = ctypes.addressof(ctypes.c_char.from_buffer(page))
 library.cb_page_reap.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64]
 library.cb_page_set_host_pid.argtypes = [ctypes.c_void_p] + [ctypes.c_uint32] * 2 + [ctypes.c_int32]
-library.cb_page_recount.argtypes = [ctypes.c_void_p]
-print("whole", library.cb_page_reap(address, 3, 0, 7, 9), library.cb_page_recount(address))
+print("whole", library.cb_page_reap(address, 3, 0, 7, 9))
 os.ftruncate(descriptor, 0)
 for _ in range(3):
-    print("gone", library.cb_page_reap(address, 3, 0, 7, 9), library.cb_page_recount(address),
-          library.cb_page_set_host_pid(address, 3, 0, 0))
+    print("gone", library.cb_page_reap(address, 3, 0, 7, 9), library.cb_page_set_host_pid(address, 3, 0, 0))
 if len(sys.argv) > 3:
     page[0]
 """
@@ -42,8 +40,8 @@ def test_truncated_usage_file_ends_the_call_but_not_the_agent(tmp_path: Path) ->
     done = probe(tmp_path)
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
-    assert first.startswith("whole 0 ")
-    assert rest == ["gone -1 -1 -1"] * 3
+    assert first.startswith("whole 0")
+    assert rest == ["gone -1 -1"] * 3
 
 
 def test_fault_outside_the_library_ends_the_process(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from tests.native.shim_world import GIB, MIB, OUT_OF_MEMORY, SUCCESS, Slot, World, pagelib, program
+from tests.native.shim_world import GIB, MIB, OUT_OF_MEMORY, SUCCESS, Slot, World, program
 
 FAMILIES = ("linear", "managed", "pitched", "async", "pool", "mapped", "array", "volume", "mipmap")
 PROCESSES = 64
@@ -269,17 +268,3 @@ def test_allocation_waits_for_the_residual_of_a_killed_sibling(world: World) -> 
     late.start()
     assert slot.tenant("alloc", 980 * MIB) == str(SUCCESS)
     late.join()
-
-
-def test_damaged_counter_is_rebuilt_from_the_processes(slot: Slot) -> None:
-    process = slot.start(program("tenant"), "hold", str(6 * MIB))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    usage = slot.usage
-    ctypes.c_uint64.from_address(usage.address + 4096).value += 1000 * 512
-    assert usage.device(0).used_bytes != 6 * MIB
-    assert pagelib().cb_page_recount(ctypes.c_void_p(usage.address)) == 1
-    assert usage.device(0).used_bytes == 6 * MIB
-    assert pagelib().cb_page_recount(ctypes.c_void_p(usage.address)) == 0
-    process.kill()
-    process.communicate()

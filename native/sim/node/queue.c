@@ -112,32 +112,6 @@ bool queue_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns)
     return true;
 }
 
-void queue_wait(struct sim *s, int queue, uint64_t number)
-{
-    struct sim_queue *q = &s->node->queue[queue];
-    while (!is_complete(q, number)) {
-        sim_lock_device(s, q->device);
-        engine_advance(s, q->device, q->line, sim_now());
-        bool done = is_complete(q, number);
-        bool shared = s->node->device[q->device].engine.line[q->line % SIM_LINES_MAX].active_count > 1;
-        uint64_t at = done ? 0 : engine_predict(s, q->device, q, number);
-        bool dropped = q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot;
-        sim_unlock_device(s, q->device);
-        if (done || dropped) return; /* dropped: this process was taken for dead */
-        if (shared) sim_sweep(s, SWEEP_EVERY_NS);
-        queue_sleep_until(at);
-    }
-}
-
-void queue_wait_through(struct sim *s, int queue, uint64_t number)
-{
-    struct sim_queue *q = &s->node->queue[queue];
-    for (uint64_t done; (done = __atomic_load_n(&q->done, __ATOMIC_ACQUIRE)) <= number;) {
-        queue_wait(s, queue, done);
-        if (q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot) return;
-    }
-}
-
 static void cpu_relax(void)
 {
 #if defined(__x86_64__)
@@ -147,7 +121,11 @@ static void cpu_relax(void)
 #endif
 }
 
-void queue_sleep_until(uint64_t at_ns)
+/*
+ * Sleep until CLOCK_MONOTONIC `at_ns`, by the system for long waits and by spinning for the last few
+ * microseconds.
+ */
+static void sleep_until(uint64_t at_ns)
 {
     static __thread bool precise;
     uint64_t now = sim_now();
@@ -164,4 +142,30 @@ void queue_sleep_until(uint64_t at_ns)
     }
     while (sim_now() < at_ns)
         cpu_relax();
+}
+
+void queue_wait(struct sim *s, int queue, uint64_t number)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    while (!is_complete(q, number)) {
+        sim_lock_device(s, q->device);
+        engine_advance(s, q->device, q->line, sim_now());
+        bool done = is_complete(q, number);
+        bool shared = s->node->device[q->device].engine.line[q->line % SIM_LINES_MAX].active_count > 1;
+        uint64_t at = done ? 0 : engine_predict(s, q->device, q, number);
+        bool dropped = q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot;
+        sim_unlock_device(s, q->device);
+        if (done || dropped) return; /* dropped: this process was taken for dead */
+        if (shared) sim_sweep(s, SWEEP_EVERY_NS);
+        sleep_until(at);
+    }
+}
+
+void queue_wait_through(struct sim *s, int queue, uint64_t number)
+{
+    struct sim_queue *q = &s->node->queue[queue];
+    for (uint64_t done; (done = __atomic_load_n(&q->done, __ATOMIC_ACQUIRE)) <= number;) {
+        queue_wait(s, queue, done);
+        if (q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot) return;
+    }
 }

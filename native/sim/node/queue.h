@@ -35,10 +35,4 @@ bool queue_done(struct sim *s, int queue, uint64_t number, uint64_t *end_ns);
 void queue_wait(struct sim *s, int queue, uint64_t number);
 void queue_wait_through(struct sim *s, int queue, uint64_t number);
 
-/*
- * Sleep until CLOCK_MONOTONIC `at_ns`, by the system for long waits and by spinning for the last few
- * microseconds.
- */
-void queue_sleep_until(uint64_t at_ns);
-
 #endif

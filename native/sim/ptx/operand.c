@@ -18,7 +18,7 @@ bool span_is(struct span_text s, const char *text)
     return strlen(text) == s.length && memcmp(s.at, text, s.length) == 0;
 }
 
-uint32_t register_place(struct compiler *c, struct symbol *s, uint32_t index)
+static uint32_t register_place(struct compiler *c, struct symbol *s, uint32_t index)
 {
     uint32_t *p = &s->place[index];
     if (!*p) *p = 1 + (s->type == T_PRED ? predicate_new(c) : register_new(c, type_bytes(s->type)));

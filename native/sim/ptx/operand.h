@@ -5,7 +5,6 @@
 #include "sim/ptx/compiler.h"
 
 bool operand_read(struct compiler *c, struct instruction *n, struct operand *o, bool nested);
-uint32_t register_place(struct compiler *c, struct symbol *s, uint32_t index);
 /* Place of a source of this type; false: it is not suitable. */
 bool operand_source(struct compiler *c, const struct operand *o, enum type t, uint32_t *place);
 bool operand_target(struct compiler *c, const struct operand *o, enum type t, uint32_t *place);

@@ -124,19 +124,13 @@ uint64_t cb_new_object(struct cb_call *c, enum cb_kind kind)
     return id;
 }
 
-void cb_call_cancel(struct cb_call *c)
-{
-    (void)c;
-    cb_command_buffer.seq--;
-    pthread_mutex_unlock(&cb_command_buffer.lock);
-}
-
 /* Append the call to the command buffer, with `bytes` of data behind it. */
 static CUresult call_append(struct cb_call *c, const void *data, size_t bytes)
 {
     if (c->failed != CUDA_SUCCESS) {
         CUresult failed = c->failed;
-        cb_call_cancel(c);
+        cb_command_buffer.seq--;
+        pthread_mutex_unlock(&cb_command_buffer.lock);
         return failed;
     }
     size_t words = CB_WORDS(bytes), whole = (size_t)(c->at - c->frame);

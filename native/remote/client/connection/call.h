@@ -46,7 +46,6 @@ void cb_put_string(struct cb_call *c, const char *text);
 void cb_put_handle(struct cb_call *c, enum cb_kind kind, uint64_t handle);
 /* Number for a new object; the call fails if there are too many. */
 uint64_t cb_new_object(struct cb_call *c, enum cb_kind kind);
-void cb_call_cancel(struct cb_call *c);
 /* Send without an answer. `data` travels behind it and may be reused afterwards. */
 CUresult cb_call_send_with(struct cb_call *c, const void *data, size_t bytes);
 CUresult cb_call_send(struct cb_call *c);

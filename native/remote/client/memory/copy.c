@@ -119,7 +119,11 @@ CUresult cb_copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, 
     return cb_call_exchange(&call, NULL, 0, dst, bytes);
 }
 
-CUresult cb_copy_any(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
+/*
+ * Copy between two addresses of any kind; a device address that is passed as such is not the program's own
+ * memory.
+ */
+static CUresult copy_any(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async)
 {
     bool to_here = cb_range_is_here(dst), from_here = cb_range_is_here(src);
     if (to_here && from_here) {
@@ -163,7 +167,7 @@ static CUresult copy_between_devices(CUdeviceptr dst, CUdeviceptr src, size_t by
     struct cb_range r;
     bool to_here = cb_range_of(dst, &r) && cb_range_is_here(dst);
     bool from_here = cb_range_of(src, &r) && cb_range_is_here(src);
-    if (to_here || from_here) return cb_copy_any(dst, src, bytes, stream, async);
+    if (to_here || from_here) return copy_any(dst, src, bytes, stream, async);
     if (!bytes) return cb_session_ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     return copy_within(dst, src, bytes, stream, async);
 }
@@ -181,12 +185,12 @@ EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevic
 
 EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-    return cb_copy_any(dst, src, ByteCount, hStream, true);
+    return copy_any(dst, src, ByteCount, hStream, true);
 }
 
 EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    return cb_copy_any(dst, src, ByteCount, NULL, false);
+    return copy_any(dst, src, ByteCount, NULL, false);
 }
 
 EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
@@ -196,7 +200,7 @@ EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size
     if (!dsts || !srcs || !sizes || !count || !attrs || !attrsIdxs || !numAttrs || numAttrs > count)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++)
-        CB_OK(cb_copy_any(dsts[i], srcs[i], sizes[i], hStream, true));
+        CB_OK(copy_any(dsts[i], srcs[i], sizes[i], hStream, true));
     return CUDA_SUCCESS;
 }
 

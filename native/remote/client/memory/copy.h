@@ -6,11 +6,6 @@
 
 CUresult cb_copy_in(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream, bool async);
 CUresult cb_copy_out(void *dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async);
-/*
- * Copy between two addresses of any kind; a device address that is passed as such is not the program's own
- * memory.
- */
-CUresult cb_copy_any(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool async);
 /* Return CUDA_SUCCESS for a valid stream handle, else an error. */
 CUresult cb_stream_check(CUstream stream);
 /*

@@ -26,7 +26,7 @@ struct stream *stream_new(struct context *c, unsigned int flags, int priority)
     return s;
 }
 
-struct stream *stream_legacy(struct context *c)
+static struct stream *stream_legacy(struct context *c)
 {
     struct stream *s = __atomic_load_n(&c->legacy, __ATOMIC_ACQUIRE);
     if (s) return s;
@@ -62,7 +62,7 @@ static struct stream *per_thread_stream(struct context *c)
     return found;
 }
 
-struct stream *stream_default(struct context *c)
+static struct stream *stream_default(struct context *c)
 {
     return per_thread_default ? per_thread_stream(c) : stream_legacy(c);
 }

@@ -45,8 +45,6 @@ CUresult stream_get(CUstream handle, struct stream **out);
     struct stream *s;               \
     OK_OR_RETURN(stream_get(handle, &s))
 
-struct stream *stream_legacy(struct context *c);
-struct stream *stream_default(struct context *c);
 /* Take `s` out of its context's list; the context's lock is held. */
 void stream_unlink(struct stream *s);
 /* Free a stream that is not used any more. */
