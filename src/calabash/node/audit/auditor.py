@@ -313,7 +313,7 @@ class Auditor:
 
 
 def _share(limits: LimitsPage, index: int) -> float:
-    """Return the fraction of a device that the slice may use at any time; 1 if only the arbiter decides."""
+    """Return the fraction of the device that the slice may use at any time; 1 if its policy promises no share."""
     device = limits.device(index)
     return device.core_percent / 100 if device.policy in {PagePolicy.FIXED, PagePolicy.BURST} else 1.0
 

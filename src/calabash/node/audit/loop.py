@@ -141,7 +141,10 @@ class NodeAudit:
 
 
 class _Reports:
-    """Reports findings of census and auditor as events. If members are ``proven``, ends allocations for over-use."""
+    """Reports findings of the census and the auditor as events, and ends allocations that exceed their memory.
+
+    Allocations are ended only if ``proven`` is True: membership is known from control groups.
+    """
 
     def __init__(self, inventory: Inventory, allocations: AuditedAllocations, events: Events, *, proven: bool) -> None:
         self._inventory, self._allocations, self._events, self._proven = inventory, allocations, events, proven

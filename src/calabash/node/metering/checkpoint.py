@@ -18,7 +18,7 @@ _BYTES_MAX = 256
 
 
 class LastRound:
-    """The file in the pool's home directory. Failures to write it are ignored, as metering works without it."""
+    """File with the time of the last round of the pool. Failures to write it are ignored: metering works without it."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / FILE

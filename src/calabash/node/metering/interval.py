@@ -231,7 +231,7 @@ def resume_meter(record: AllocationRecord, now: Moment, so_far: UsageSoFar | Non
 
 
 def _base_ns(record: AllocationRecord, at: Moment) -> int:
-    """Return the monotonic time of offset 0; by the calendar if the allocation was granted in another boot."""
+    """Return the monotonic time of offset 0. It is computed from calendar time if the grant was in another boot."""
     if record.boot == at.boot and record.granted_ns:
         return record.granted_ns
     return at.monotonic_ns - max(0, round((at.now_s - record.granted_at) * SECOND_NS))

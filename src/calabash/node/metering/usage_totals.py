@@ -63,7 +63,10 @@ class UsageTotals:
                 self._told.pop(oldest, None)
 
     def with_open(self, records: Iterable[UsageRecord]) -> Mapping[Key, GpuTime]:
-        """Return the counters by tenant and by project, including ``records`` of open intervals in the result only."""
+        """Return the counters by tenant and by project as if the open intervals of ``records`` ended now.
+
+        These intervals are not added to the counters; ``add`` does that when they have ended.
+        """
         found = dict(self._ended)
         self._count(found, records)
         for key, time in found.items():

@@ -256,7 +256,7 @@ class UsageTracker:
         """Return the entry of an allocation; create it if needed.
 
         Raises:
-            CalabashError: NOT_FOUND if the allocation is not metered any more; BAD_FILE.
+            CalabashError: NOT_FOUND if the allocation is not metered any more; BAD_FILE if its pages cannot be opened.
         """
         entry = self._entries.get(record.id)
         if entry is None and self.meters.is_metered(record):

@@ -34,7 +34,11 @@ log = structlog.get_logger(__name__)
 
 
 class KnownContexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of the file: bytes by model, and the boot ID and driver versions of the measurement (``learned_under``)."""
+    """Content of ``ContextCostFile``.
+
+    ``contexts`` has the bytes of an empty context by device model, ``learned_under`` the boot ID and the driver
+    versions at the measurement.
+    """
 
     contexts: dict[str, int] = {}
     learned_under: str = ""

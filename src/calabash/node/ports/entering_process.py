@@ -111,7 +111,10 @@ def _become_caller(caller: socket.socket) -> None:
 
 
 def _take_limits(caller: socket.socket) -> None:
-    """Set the caller's resource limits, each at most the pool's. Runs as the caller, who may read them."""
+    """Set the caller's resource limits for this process, each at most the pool's.
+
+    This process is the caller's user by now, so the kernel permits it to read these limits.
+    """
     pid = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     for number in _LIMITS:
         own = resource.getrlimit(number)[1]

@@ -169,7 +169,10 @@ def _receive_descriptors(caller: socket.socket) -> list[int]:
 
 
 def main() -> int:
-    """Read an order from standard input, wait for its caller, and keep its program. Return 1 if no caller connects."""
+    """Read a ``KeeperOrder`` from standard input, wait for the caller, and run the caller's program until it exits.
+
+    Returns 1 if no caller connects.
+    """
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=KeeperOrder)
     with socket.socket(fileno=order.listener) as listener:
         os.set_inheritable(order.listener, False)

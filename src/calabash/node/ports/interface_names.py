@@ -48,7 +48,10 @@ class HostNames:
 
     @staticmethod
     def namespace_of_owner(owner: str) -> str:
-        """Return the network namespace of the allocation, of any pool, that the switch names as the owner of a port."""
+        """Return the name of the network namespace of the allocation that ``owner`` stands for.
+
+        ``owner`` is the owner that the switch stores with a port; it may be of another pool.
+        """
         return owner.replace("/", ".", 1)
 
     def of_namespace(self, name: str) -> AllocationId | None:

@@ -209,7 +209,7 @@ class Reaper:
         return self._context_bytes.get(self._inventory.model_of(uuid), 0)
 
     def publish_context(self, limits: pages.LimitsPage) -> None:
-        """Write the memory of a context on each of its devices to the limits of a slot."""
+        """Write to the limits of a slot how much memory an empty context takes on each device of the slot."""
         for index, uuid in enumerate(limits.uuids):
             limits.set_context_bytes(index, self.context_bytes_of(uuid))
 

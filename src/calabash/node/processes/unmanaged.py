@@ -164,8 +164,9 @@ class OverUse:
 class OverUses:
     """Allocations above their memory limit.
 
-    ``since_ns`` has the time since when; -1: already reported. ``lasting`` has the excesses to be reported now, each
-    once.
+    Args:
+        since_ns: when the excess of an allocation on a device was first seen; -1: it has been reported.
+        lasting: excesses to be reported now.
     """
 
     since_ns: Mapping[tuple[AllocationId, DeviceUuid], int] = field(default_factory=dict)

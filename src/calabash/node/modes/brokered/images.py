@@ -105,7 +105,10 @@ class ImageFiles:
 
     @staticmethod
     def _open(path: Path) -> int:
-        """Open or create a file. Replaces anything but a regular file with one link of the pool's user. Raises OSError."""
+        """Open or create a file. A file is replaced if it is not a regular one of the pool's user with a single link.
+
+        Raises OSError.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         for _ in range(2):
             try:

@@ -17,7 +17,8 @@ log = structlog.get_logger(__name__)
 class RunningHost(msgspec.Struct, frozen=True, kw_only=True):
     """A running worker host.
 
-    ``user`` is -1 if it runs as the pool's user. ``name`` is the name of its slot; "" if that is the allocation's.
+    ``user`` is -1 if it runs as the pool's user. ``name`` is the name of its slot; "" if the slot is named by the
+    allocation's ID.
     """
 
     allocation: str

@@ -258,7 +258,7 @@ class MigExecutor(ViewOnly):
 
 
 def _warnings(slices: Sequence[Slice]) -> tuple[str, ...]:
-    """Return warnings: CUDA shows a process only one MIG device, and compute instances share memory."""
+    """Return warnings for slices on several MIG devices, of which CUDA shows one, and for compute instances."""
     notes = (
         [f"a process sees one of its {len(slices)} MIG devices: start one process for each"] if len(slices) > 1 else []
     )

@@ -35,7 +35,13 @@ log = structlog.get_logger(__name__)
 
 
 class RunningDaemon(msgspec.Struct, frozen=True, kw_only=True):
-    """A running daemon of a device, or of a MIG instance of it (profile, first memory slice)."""
+    """A running daemon of a device, or of one of its MIG instances.
+
+    Args:
+        device: UUID of the device.
+        pid, start_time: identity of the daemon process.
+        profile, start: profile and first memory slice of the MIG instance; "" and -1: the whole device.
+    """
 
     device: str
     pid: int
@@ -113,8 +119,8 @@ class Services:
             share_of: returns the share of an allocation.
 
         Raises:
-            CalabashError: NO_DEVICES, UNHEALTHY: the device or instance does not exist, or is another one than the
-                service's.
+            CalabashError: NO_DEVICES, UNHEALTHY: the device or instance does not exist, or is not the one that the
+                service serves.
         """
         place = place_of(record)
         served = served_at(place, self._tools)

@@ -64,7 +64,7 @@ def place_of(record: AllocationRecord) -> Place:
 
 
 def served_at(place: Place, tools: NodeTools) -> Served:
-    """Return the target at a place.
+    """Return the device or MIG instance at a place, as the target of an MPS service.
 
     Raises:
         CalabashError: NO_DEVICES: the node has no such device; UNHEALTHY: the MIG instance does not exist.
@@ -104,7 +104,12 @@ def _instance(place: Place, device: Device, tools: NodeTools, *, name: str, part
 def _nodes(
     root: Path | None, environment: Mapping[str, str], device: Device, instance: int, part: int
 ) -> tuple[str, ...]:
-    """Return the capability device nodes of a MIG device; none on a simulated node."""
+    """Return the capability device nodes of a MIG device; none on a simulated node.
+
+    Args:
+        instance: ID of the GPU instance.
+        part: ID of the compute instance.
+    """
     if root is None or environment:
         return ()
     return tuple(str(node) for node in mig_nodes_of(root, device.pci_bus_id, instance, part))

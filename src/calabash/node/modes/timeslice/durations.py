@@ -33,8 +33,8 @@ class TimeSliceDurations:
     """The devices whose time-slice durations the pool has set. Methods may be called from any thread.
 
     Args:
-        file: file of the previous classes.
-        intervals: reads and sets the classes of devices.
+        file: file of the duration classes that the devices had before.
+        intervals: reads and sets the duration classes of devices.
         wanted: returns the class that the operator set for a device; "" for none.
     """
 
@@ -57,7 +57,7 @@ class TimeSliceDurations:
         return self._wrong.get(uuid, "")
 
     def keep_only(self, used: Callable[[], Collection[DeviceUuid]]) -> None:
-        """Restore the previous classes of all devices that are not used. A failed device is tried again at the next call."""
+        """Restore the previous duration classes of devices without allocations. The next call retries failures."""
         with self._lock:
             uuids = set(used())  # read with the lock held: a new allocation sets its class afterwards
             for uuid in [uuid for uuid in self._set if uuid not in uuids]:
@@ -127,7 +127,7 @@ class TimeSliceDurations:
         return None
 
     def _write(self, cards: Mapping[DeviceUuid, SetCard]) -> None:
-        """Write the previous classes. Raises CalabashError; the devices must not be changed then."""
+        """Write the previous duration classes. Raises CalabashError; the devices must not be changed then."""
         try:
             if cards:
                 write_durably(self._file, msgspec.json.encode(cards))
