@@ -105,7 +105,10 @@ class AgentThreads:
             events.settled()
 
     def _watch(self) -> float | None:
-        """Take the due steps for allocations; return a longer pause while none is held. A grant or an end wakes it."""
+        """Take the due steps for allocations; return a longer pause while none is held.
+
+        The pause ends at once when an allocation is granted or its end is requested.
+        """
         self._settle()
         return None if self._parts.allocations.records() else EMPTY_PERIOD_S
 

@@ -32,7 +32,10 @@ class _Question:
 
 
 class Occupancy:
-    """Questions about allocations and the drivers' answers. The callback ``asked`` is called for each new question."""
+    """Open questions whether drivers still list processes of an allocation, and their answers.
+
+    The callback ``asked`` is called for each new question.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class Occupancy:
         self._questions.pop(allocation, None)
 
     def poll(self) -> bool:
-        """Call the drivers for all open questions; return True if an allocation has become clear."""
+        """Call the drivers for all open questions; return True if one is answered: no process is listed any more."""
         news = False
         for allocation, question in list(self._questions.items()):
             if question.clear:

@@ -20,13 +20,13 @@ class UncertainEntries:
         self._causes: dict[AllocationId, CalabashError] = {}
 
     def add(self, allocation: AllocationId, error: BaseException) -> None:
-        """Add the entry of an allocation whose grant failed with ``error``, and try to close it."""
+        """Add the entry of an allocation whose grant failed with ``error``, and try to mark it as released."""
         cause = error if isinstance(error, CalabashError) else CalabashError(str(error), reason=Reason.CONFLICT)
         self._causes[allocation] = cause
         self.close()
 
     def close(self) -> list[CalabashError]:
-        """Try to close all entries; return the errors of those that are retried later."""
+        """Try to mark all entries as released; return the errors of those that are retried later."""
         failures = []
         for allocation, cause in list(self._causes.items()):
             try:

@@ -249,7 +249,7 @@ def _wants_device(state: SharedDevice, name: AllocationId, demand: ComputeDemand
 
 
 def _single(demand: ComputeDemand, active: bool, members: int, active_count: int, *, owed: bool) -> Order:
-    """Return the order for a container that needs no time window; an idle one may start at once, within its share.
+    """Return the order for a container that needs no time window; an idle one may launch at once, within its share.
 
     Args:
         active: the container wants the device.

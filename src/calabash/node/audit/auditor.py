@@ -48,7 +48,7 @@ class _Had:
     """Use of a device by an allocation in an audit window that ends now.
 
     Args:
-        seen_ns: device time by the driver.
+        seen_ns: device time according to the driver.
         elapsed_ns: length of the window.
         owed_ns: device time that the usage page did not report and that is charged now.
         share: fraction of the device that the slice may use, 0..1.

@@ -151,7 +151,7 @@ def decide(before: HealthFacts, event: HealthEvent, *, now_s: float, flapping: F
 def set_standing(before: HealthFacts, standing: tuple[str, ...], *, now_s: float, flapping: Flapping) -> HealthFacts:
     """Return the facts after the set of lasting conditions has changed to ``standing``.
 
-    A test is needed after the last one has passed.
+    When the last condition has passed, a test is needed.
     """
     if standing == before.standing:
         return before

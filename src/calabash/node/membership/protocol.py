@@ -37,7 +37,7 @@ class Membership(Protocol):
         ...
 
     def prepare(self, allocation: AllocationId) -> None:
-        """Create the control group or similar, so that programs can become members. Raises CalabashError."""
+        """Prepare for the first member process, for example create the control group. Raises CalabashError."""
         ...
 
     def group(self, allocation: AllocationId) -> int:

@@ -147,7 +147,7 @@ class SlotsByDevice:
         return {pid for slot in self.by_device[uuid] if slot.examined.pids for pid in slot.examined.pids}
 
     def affected(self, moved: Mapping[DeviceUuid, Collection[int]]) -> list[OpenSlot]:
-        """Return the slots of devices in ``moved`` that have one of the processes, or whose memory counters changed."""
+        """Return the slots that had one of the processes in ``moved``, or whose memory counters have changed."""
         found: dict[int, OpenSlot] = {}
         for uuid, pids in moved.items():
             for slot in self.by_device[uuid]:
@@ -271,7 +271,12 @@ class Reaper:
     def _examine(
         self, slot: OpenSlot, before: Entries, listed_bytes: dict[DeviceUuid, HostBytes | None]
     ) -> list[ProcUsage]:
-        """Update residuals and remove ended processes of a slot; return the entries whose process is unknown."""
+        """Update residuals and remove ended processes of a slot; return the entries whose process is unknown.
+
+        Args:
+            before: process entries before the drivers were called.
+            listed_bytes: memory of each process by device, as the drivers list them; None: no answer.
+        """
         mark = slot.usage.memory_mark(slot.limits.device_count)
         after = _entries(slot)
         members = functools.cache(lambda: _members(slot))  # called once for all unknown entries
@@ -336,7 +341,10 @@ class Reaper:
     def _host_process(
         self, slot: OpenSlot, proc: ProcUsage, members: Callable[[], dict[InnerPid, Process]]
     ) -> Process | None:
-        """Return the process of an entry in the host's namespace; None if it is unknown."""
+        """Return the process of an entry with its pid in the host's namespace; None if it is unknown.
+
+        ``members`` returns the known member processes of the slot.
+        """
         if proc.state == ProcState.TAKEN:
             return None
         is_ours = proc.pid_namespace in {0, self._own_namespace}

@@ -81,7 +81,10 @@ def _nodes(tools: NodeTools, record: AllocationRecord) -> list[str]:
 
 
 def program_edits(socket: Path, slices: Sequence[Slice]) -> Edits:
-    """Return the edits of a tenant's program: the remote driver library and the worker socket, and no device."""
+    """Return the changes of the environment of a tenant's program that uses a worker.
+
+    The program gets the remote driver library and the socket of the worker, and no device.
+    """
     environment = (
         ("LD_LIBRARY_PATH", str(remote_library_dir())),
         ("CALABASH_REMOTE", f"unix:{socket}"),

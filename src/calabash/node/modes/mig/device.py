@@ -178,7 +178,8 @@ class MigCard:
     def mend(self, held: Parts) -> list[str]:
         """Destroy idle instances of the pool that have failed, and create missing instances of the operator's layout.
 
-        An instance that is created again is healthy. Returns one line for each instance that was destroyed.
+        An instance that is created again is healthy. Returns one line for each instance that was destroyed. ``held``
+        has the MIG devices that allocations hold.
         """
         notes: list[str] = []
         if not self.layout.enabled:

@@ -39,7 +39,7 @@ class MpsExecutor(ViewOnly):
         self._compute = ComputeModes(tools.home / "compute-modes.mps.json", tools.inventory.driver_of)
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """Return the limits of the slot. Raises CalabashError without MPS or the shim, or if there is not just one slice."""
+        """Return the limits of the slot. Raises CalabashError if MPS or the shim is missing, or for several slices."""
         find_program(self._tools.environment, self._tools.driver_files)
         if not self._tools.library.is_file():
             raise CalabashError(

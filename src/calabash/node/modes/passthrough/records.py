@@ -75,7 +75,10 @@ class GivenDevices:
         return [given for given in self.all() if given.allocation == allocation]
 
     def add(self, entries: Sequence[Given], *, instead_of: Given | None = None) -> None:
-        """Record attachments durably, replacing those with the same names and ``instead_of``. Raises OSError."""
+        """Record attachments durably. Raises OSError.
+
+        They replace earlier attachments with the same names, and ``instead_of``.
+        """
         with self._lock:
             names = {given.name for given in entries}
             kept = [given for given in self._given if given.name not in names and given != instead_of]
