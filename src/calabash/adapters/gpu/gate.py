@@ -43,8 +43,8 @@ class DriverGate:
     def exclusive(self, within_s: float) -> Iterator[None]:
         """Hold the lock exclusively.
 
-        Raises CalabashError: TIMEOUT if shared holders do not release it within ``within_s`` seconds (the lock is then
-        open again), CONFLICT if it is already held exclusively.
+        Raises CalabashError: CONFLICT if another thread holds the lock exclusively; TIMEOUT if shared holders do not
+        release the lock within ``within_s`` seconds. After TIMEOUT the lock can be held shared again.
         """
         with self._moved:
             if self._shut:

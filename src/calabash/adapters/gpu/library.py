@@ -19,7 +19,7 @@ class DriverFiles:
         root: directory at which the host's root is mounted; None if this process runs on the host itself, where PATH and
             the dynamic loader find the driver.
         libraries: directory that has only the driver's libraries. Programs of the driver that this process starts get
-            it in LD_LIBRARY_PATH. None if they need none.
+            it in LD_LIBRARY_PATH. None if these programs find their libraries without it.
     """
 
     root: Path | None = None

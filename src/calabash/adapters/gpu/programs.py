@@ -16,8 +16,8 @@ HOST_DIRECTORIES = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin
 def driver_program(name: str, environment: Mapping[str, str], files: DriverFiles = OWN_FILES) -> Path | None:
     """Return the path of a driver's program; None if there is none.
 
-    On a simulated node this is the simulated program. Otherwise this system is searched first, and then the host that
-    ``files`` describes.
+    On a simulated node this is the simulated program. Otherwise the system in which this process runs is searched
+    first, and then the host that ``files`` describes.
     """
     if SIM_ENVIRONMENT in environment:
         path = simulated_library_dir() / name

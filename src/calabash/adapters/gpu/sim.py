@@ -197,9 +197,15 @@ def find_node(home: Path, name: str) -> NodeFile:
 
 
 def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> NodeFile:
-    """Create a node with cards like ``4xA100-40GB,2xT4`` and a root directory beside its state file.
+    """Create a simulated node, with a root directory beside its state file.
 
-    The same seed gives the same UUIDs. Raises CalabashError: CONFLICT if the node exists, BAD_REQUEST, NOT_PERMITTED.
+    Args:
+        home: home of the pool or user to which the node belongs.
+        name: name of the node.
+        gpus: models and numbers of the cards, such as ``4xA100-40GB,2xT4``.
+        seed: number from which the UUIDs are made; the same seed gives the same UUIDs. None for random UUIDs.
+
+    Raises CalabashError: CONFLICT if the node exists, BAD_REQUEST, NOT_PERMITTED.
     """
     node = node_file(home, name)
     existed = node.state.parent.exists()

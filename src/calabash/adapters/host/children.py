@@ -114,8 +114,8 @@ def start_module(
     """Start a module of this product.
 
     Args:
-        urgent: True to raise its priority if that is permitted; the module then calls ``end_urgency``.
-        arguments: its arguments; paths must be absolute.
+        urgent: True to raise the priority of the module if that is permitted; the module then calls ``end_urgency``.
+        arguments: arguments of the module; paths must be absolute.
         inherit: names of variables that the module inherits besides those of BASIC.
         environment: further variables.
         new_session: True to give it a session of its own, so that the terminal's signals do not reach it.
@@ -250,10 +250,10 @@ def run_program(
 
     Args:
         command: as for :func:`start_program`.
-        text: its standard input.
-        environment: all its variables; None: those of BASIC, and a PATH.
-        directory: its working directory.
-        account: the user and group that it runs as, with no other groups.
+        text: standard input of the program.
+        environment: all variables of the program; None: those of BASIC, and a PATH.
+        directory: working directory of the program.
+        account: user and group of the program, which has no other groups; None for those of this process.
     """
     user, group = account if account is not None else (None, None)
     return subprocess.run(

@@ -44,7 +44,7 @@ class InnerPid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Credentials of the process at the other end of a Unix socket; pid 0 if it is in a foreign namespace."""
+    """Credentials of the process at the other end of a Unix socket; pid 0 if this PID namespace does not have it."""
 
     pid: int
     uid: int
@@ -68,7 +68,7 @@ def _pids() -> list[int]:
 
 
 def start_time(pid: int) -> int:
-    """Return the start time of a live process in clock ticks since the boot; 0 if there is none or it is a zombie."""
+    """Return the start time of a process in clock ticks since the boot; 0 for a zombie and if there is no process."""
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
     except OSError as error:

@@ -22,7 +22,10 @@ def local_peer(connection: socket.socket, address: str) -> str:
 
 
 def local_uid(connection: socket.socket) -> int | None:
-    """Return the uid that owns the other end, or None if it is on another machine, has hung up, or cannot be found."""
+    """Return the uid of the local user who owns the other end of a connection.
+
+    Returns None if the other end is on another machine, is closed, or cannot be found.
+    """
     if connection.family not in {socket.AF_INET, socket.AF_INET6}:
         return None
     try:

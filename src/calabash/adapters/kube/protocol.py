@@ -114,7 +114,7 @@ class KubeClient(Protocol):
     """
 
     def within(self, timeout_s: float) -> KubeClient:
-        """Return a client with the same connections and another time-out; it does not apply to open watches."""
+        """Return a client with the same connections and another time-out, which does not apply to open watches."""
         ...
 
     def serves(self, kind: Kind[Any]) -> bool:

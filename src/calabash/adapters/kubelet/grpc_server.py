@@ -115,7 +115,7 @@ class Announcement:
         return self._server is not None and inode(self._socket) == self._inode
 
     async def open(self, socket: Path) -> None:
-        """Create a new socket at the path ``socket``; a kubelet that finds it asks it once for the plug-in."""
+        """Create a new socket at the path ``socket``. A kubelet asks each new socket for its plug-in, once."""
         await self.close()
         self._socket = socket
         unary = grpc.unary_unary_rpc_method_handler

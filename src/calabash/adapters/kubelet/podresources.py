@@ -22,8 +22,8 @@ R = TypeVar("R", pb.ListPodResourcesResponse, pb.AllocatableResourcesResponse)
 class PodResources:
     """Client of the pod-resources service; thread-safe.
 
-    The service knows ordinary and sidecar containers, but not init containers, and pods by name, not by UID: it may
-    report a deleted pod of the same name.
+    The service reports ordinary and sidecar containers, but no init containers. It reports pods by name and not by UID,
+    so a reported pod may be a deleted one that had the same name as an existing pod.
 
     Args:
         socket: the kubelet's socket.

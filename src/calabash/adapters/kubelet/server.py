@@ -50,10 +50,10 @@ class DevicePluginServer(ServingThread):
     Args:
         resource: the extended resource ("calabash.dev/gpus").
         handler: answers the kubelet's calls.
-        directory: the kubelet's ``device-plugins`` directory. With 40 more characters its path must not exceed the limit of
-            socket paths.
+        directory: the kubelet's ``device-plugins`` directory. Its path must be at least 40 characters shorter than the
+            limit of socket paths.
         registry: the kubelet's ``plugins_registry`` directory, used when ``way`` is "registry".
-        way: how to register.
+        way: way of registration: "register" calls the kubelet, "registry" creates a socket that the kubelet finds.
         on_error: called when a registration fails (once for each different text) and for faults of the handler.
     """
 

@@ -76,7 +76,7 @@ def present(end: LinkEnd) -> bool:
 
 
 def remove(end: LinkEnd) -> None:
-    """Delete an interface and its other end; does nothing if it does not exist."""
+    """Delete a veth pair by one of its ends; does nothing if the interface does not exist."""
 
     def take() -> None:
         with IPRoute() as netlink:

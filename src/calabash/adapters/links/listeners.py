@@ -26,8 +26,10 @@ _WAIT_S = 5.0
 class NamespaceSockets:
     """TCP sockets of one network namespace, which is kept while this object is open. Not safe for threads.
 
+    Raises OSError if the namespace does not exist.
+
     Args:
-        namespace: its path. Raises OSError if it does not exist.
+        namespace: path of the namespace.
     """
 
     def __init__(self, namespace: Path) -> None:

@@ -29,7 +29,7 @@ def lengthen(pid: int, queue_bytes: int = QUEUE_BYTES) -> int:
 
 
 def lengthen_at(remote: str) -> int:
-    """Lengthen the queues of the switch whose database is at ``unix:/…/db.sock``, with its pid file beside it."""
+    """Lengthen the queues of the switch with the database ``remote`` (``unix:/…/db.sock``, beside its pid file)."""
     if not remote.startswith("unix:"):
         return 0
     try:

@@ -25,7 +25,7 @@ class MailServer:
 
     Args:
         tls: ``starttls``, ``tls`` from the first byte, or ``none`` for a server on this machine.
-        authority: PEM file of the authority of its certificate; "" for the system's.
+        authority: PEM file of the authorities that may sign the server's certificate; "" for those of the system.
     """
 
     host: str

@@ -102,7 +102,7 @@ class Dialogue:
         }
 
     def lock(self, name: str) -> bool:
-        """Request the lock; return True if it was free. The server may grant it later."""
+        """Request the lock; return True if the server grants it at once. Otherwise the server may grant it later."""
         self._lock = name
         self._told.locked = None
         given = bool(self._ask("lock", [name]).get("locked"))

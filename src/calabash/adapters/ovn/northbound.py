@@ -42,8 +42,8 @@ class Northbound:
         remotes: addresses of its servers.
         lock: name of the lock that only one writer can hold; "" for readers.
         credentials: TLS files, for ``ssl:`` servers.
-        touched: called with the owners of rows whose columns were changed, if the product writes these columns; must
-            not block.
+        touched: called when columns that the product writes were changed, with the owners of the changed rows; must not
+            block.
         synchronized: called after each (re)connection, when all rows are known; must not block.
     """
 
@@ -105,8 +105,7 @@ class Northbound:
             timeout_s: longest time to wait for the answer.
 
         Raises CalabashError: BAD_REQUEST or UNSUPPORTED if a change cannot be written, CONFLICT, UNREACHABLE or TIMEOUT
-        as
-            ``Session.transact``.
+        as ``Session.transact``.
         """
         ours = [change for change in changes if change.row != GLOBAL]
         for change in ours:

@@ -92,8 +92,7 @@ class LocalSwitch:
             kind: type of the interface in Open vSwitch; "" for an existing device of the system.
 
         Raises CalabashError: CONFLICT if another program's port has the name, NOT_FOUND without the bridge, BAD_REQUEST
-        if the
-            switch cannot use the device, TIMEOUT if it does not add it in time.
+        if the switch cannot use the device, TIMEOUT if the switch does not add the device in time.
         """
         self.session.wait_ready(self._timeout_s)
         wanted = {**(told or {}), "iface-id": iface_id}

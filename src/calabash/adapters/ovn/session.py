@@ -70,8 +70,8 @@ class Session:
     """Session with a database, with a local copy of its tables. Safe for threads.
 
     Args:
-        remotes: addresses of its servers, in the form that :func:`checked_remotes` parses.
-        database: its name, for example ``OVN_Northbound``.
+        remotes: addresses of the database's servers, in the form that :func:`checked_remotes` parses.
+        database: name of the database, for example ``OVN_Northbound``.
         tables: columns to copy, by table; columns that this version of the database does not have are left out.
         lock: name of the lock that the session must hold to write; "" for none. The name must not have a hyphen: OVSDB
             accepts such a name, but never grants the lock.

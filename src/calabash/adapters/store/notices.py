@@ -149,7 +149,7 @@ class NoticeTables:
             connection.execute(sa.update(_N).where(*_of(_N, delivery.tenant, delivery.name)).values(change))
 
     def trim(self, *, before_s: float) -> int:
-        """Remove deliveries older than ``before_s``, and count them for their receivers; return their number."""
+        """Remove deliveries older than ``before_s``; return their number. Their receivers count them as dropped."""
         gone = 0
         old = (
             sa.select(_D.c.tenant, _D.c.name, sa.func.count())
@@ -181,7 +181,7 @@ class NoticeTables:
 
 
 def _line_up(connection: sa.Connection, receiver: Notification, notice: Notice) -> bool:
-    """Append a delivery to the receiver's queue; if it is full, count it as dropped and return False."""
+    """Append a delivery to the receiver's queue; if the queue is full, count the delivery as dropped, return False."""
     there = _of(_D, receiver.tenant, receiver.name)
     count = connection.execute(sa.select(sa.func.count()).select_from(_D).where(*there)).scalar_one()
     if count >= WAITING_MAX:

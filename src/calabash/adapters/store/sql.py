@@ -237,7 +237,12 @@ class Store:
                 connection.execute(sa.insert(tables.events), rows)
 
     def events(self, *, after: int = 0, limit: int = 1000, seen: EventsSeen | None = None) -> list[EventRecord]:
-        """Return events with numbers above ``after``, oldest first; with ``seen`` only those that it permits."""
+        """Return events, oldest first.
+
+        Args:
+            after: only events with a greater number are returned.
+            seen: return only events that this filter permits; None for all.
+        """
         table = tables.events
         query = sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit)
         if seen is not None:

@@ -27,8 +27,9 @@ class UfmServer:
     """Address and credentials of a UFM server.
 
     Args:
-        token_file: file with a token, else ``user`` and ``password_file``; only their owner may read these files.
-        authority: PEM file of the authority of its certificate; "" for the system's.
+        token_file: file with a token; "" to log in with ``user`` and the password in ``password_file``. Both files must
+            be readable by their owner only.
+        authority: PEM file of the authorities that may sign the server's certificate; "" for those of the system.
     """
 
     url: str

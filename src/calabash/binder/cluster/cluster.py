@@ -54,9 +54,9 @@ class BundleRequest:
     Args:
         submitted_at_s: submission time, from which its age counts.
         owner: the scheduler alternates between owners of a queue; all members of a gang have the same owner and tenant.
-        evictable: the bundle may be evicted in favor of other requests.
-        guarded: it may not be evicted while it is within the guaranteed amount of its queue; see ``sched.Request``.
-        movable: it may be stopped to start on other devices; see ``moves.set_movable``.
+        evictable: True if the bundle may be evicted in favor of other requests.
+        guarded: True if it may not be evicted within the guaranteed amount of its queue; see ``sched.Request``.
+        movable: True if it may be stopped and started again on other devices; see ``moves.set_movable``.
     """
 
     id: AllocationId

@@ -32,8 +32,9 @@ def set_movable(
 ) -> None:
     """Set whether a placed allocation may be moved. Does nothing if it holds no devices.
 
-    An adopted allocation has a shape that describes only the devices which it holds. It becomes movable with a shape
-    calculated from its request; if no such shape has the same layout, it stays immovable.
+    The shape of an adopted allocation describes only the devices that it holds. To make the allocation movable, the
+    shape is replaced by one that is calculated from the request and has the same layout. If there is none, the
+    allocation stays immovable.
 
     Args:
         constraints: constraints of the replacement that would start elsewhere.

@@ -139,7 +139,7 @@ class Binder:
         return waiting
 
     def withdraw(self, waiting: WaitingRequest, *, why: Text, error: CalabashError | None = None) -> bool:
-        """Withdraw a request; ``error`` becomes its answer (None: it is cancelled). ``why`` is the reason for users.
+        """Withdraw a request. Its answer is ``error``; None cancels the answer. ``why`` is the reason for users.
 
         Returns False if the request has been answered already.
         """

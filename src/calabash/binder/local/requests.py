@@ -43,7 +43,8 @@ class WaitingRequest:
     Args:
         created_at: submission time of the system clock, in seconds.
         answer: resolved with a Grant or a CalabashError.
-        withdrawn: reason why the request was withdrawn, "" if it was not. A grant in progress is then ended.
+        withdrawn: reason why the request was withdrawn; "" if it was not. If the request is withdrawn while it is being
+            granted, its allocation is ended at once.
     """
 
     id: AllocationId

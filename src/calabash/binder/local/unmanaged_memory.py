@@ -21,7 +21,7 @@ class UnmanagedDeviceMemory:
     Args:
         memory_mib: memory to count as occupied; 0 if unmanaged processes use only partitions, because these processes
             block their partitions and no other memory of the device.
-        remedy: text that tells users how to free it.
+        remedy: text that tells users how to free the memory.
     """
 
     memory_mib: int

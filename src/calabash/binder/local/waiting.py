@@ -42,7 +42,7 @@ class WaitingRequests:
         return [w for w in self._waiting.values() if w.gang_key == key]
 
     def explain_wait(self, waiting: WaitingRequest) -> Explanation | None:
-        """Return a text on how many requests of the same user and queue go first; None if it is in the queue order."""
+        """Return a text on the number of the user's requests that are ahead; None if this one is in the queue order."""
         before = self._admission.count_before(waiting)
         if before is None:
             return None

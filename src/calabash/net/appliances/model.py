@@ -146,10 +146,10 @@ class ApplianceProgram:
         arguments: arguments with which the program runs permanently.
         check: arguments with which the program only checks the configuration; () if it has no such mode.
         reload: signal that makes the program reload its configuration, such as "HUP"; "" if it must be restarted.
-        leaves: files that the program leaves when it is killed. They are deleted before its next start, which they
-            would prevent.
-        waits: the program is started only after packets pass at the replica's ports. keepalived would otherwise hear
-            no advertisements and make both replicas active.
+        leaves: files that the program leaves behind when it is killed. They are deleted before the program is started
+            again, because they would prevent the start.
+        waits: True to start the program only after packets pass at the replica's ports. keepalived would otherwise
+            receive no advertisements, and both replicas would become active.
     """
 
     name: str

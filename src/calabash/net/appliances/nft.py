@@ -67,7 +67,7 @@ def _sources(replica: NfvReplica) -> Iterator[str]:
 
 
 def _ordered(translations: Iterable[Translation]) -> list[Translation]:
-    """Sort translations of single ports before those of whole addresses, so that the former match first."""
+    """Sort translations of single ports before translations of whole addresses, because the first match counts."""
     return sorted(
         translations, key=lambda one: (one.protocol is TransportProtocol.ANY, int(one.outside), one.outside_number)
     )

@@ -63,7 +63,8 @@ def require_object(objects: VpcObjects, object_type: type[T], name: str, subject
     """Return an object of the VPC by its name.
 
     Args:
-        subject: description of the object that refers to it, for the error message.
+        object_type: class of the object.
+        subject: description of another object, which refers to this one, for the error message.
 
     Raises:
         CalabashError: NOT_FOUND.

@@ -48,7 +48,7 @@ def complete_object(
         networks: all existing objects.
         item: the object as requested.
         old: current version of the object; None for a new object.
-        platform: the object is created by the platform, so it may have a reserved name.
+        platform: True if the platform creates the object, which may then have a reserved name.
 
     Raises:
         CalabashError: the object is invalid, or a limit is reached.

@@ -65,7 +65,7 @@ def check_peer_destinations(networks: NetworkObjects, peer: Vpc, name: str, new:
 
 
 def check_vpc_ranges(networks: NetworkObjects, vpc: Vpc) -> None:
-    """Raise CalabashError if the ranges of a changed VPC overlap what it or one of its peers reaches."""
+    """Raise CalabashError if a range of a changed VPC overlaps a range that the VPC or one of its peers reaches."""
     for what, ranges in destinations(networks, vpc.name):
         if shared := first_overlap(vpc.cidrs, ranges):
             raise conflict_error(f"{describe(vpc)}: {shared[0]} overlaps {shared[1]} of {what}")

@@ -54,7 +54,7 @@ class DesiredObject:
     Args:
         place: position of the object in the file, for messages.
         item: the object as the file describes it.
-        early: the object is a security group without its rules, which is put before all groups with rules.
+        early: True for a security group without its rules, which is put before all groups with rules.
     """
 
     place: str

@@ -64,8 +64,8 @@ class Networks(NetworkObjects):
         """Delete an object together with its managed objects.
 
         Args:
-            cascade: for a VPC only: also delete everything in it.
-            platform: permits names reserved for the platform.
+            cascade: True to delete a VPC with all objects in it; refused for other kinds.
+            platform: True to permit names reserved for the platform.
 
         Returns:
             The new store.

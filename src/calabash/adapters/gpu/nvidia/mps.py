@@ -126,7 +126,7 @@ class MpsControl:
             ) from error
 
     def ask(self, *commands: str) -> str:
-        """Run the commands one after the other and return their output.
+        """Send the commands to the daemon one after the other and return its output.
 
         Raises CalabashError: TIMEOUT if the daemon does not answer within ASK_S seconds, NOT_FOUND if there is no
         daemon.
@@ -174,7 +174,7 @@ class MpsControl:
             also_next: True to set the same limits as defaults for servers that are started later.
 
         Returns:
-            "" if the server confirms the values, otherwise a text with the values that it reports.
+            "" if the server reports the same values afterwards, otherwise a text with the values that it reports.
         """
         answer = self.ask(
             *(_defaults(percent, memory_mib) if also_next else ()),

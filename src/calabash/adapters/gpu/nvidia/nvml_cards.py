@@ -161,7 +161,7 @@ def _switched(handle: object) -> bool:
 def processes_on(handle: object) -> tuple[DeviceProcess, ...]:
     """Return each process once, with all memory of the card that it holds (0 if NVML does not report the amount).
 
-    For a card in MIG mode, each process has the MIG device that it uses.
+    For a card in MIG mode, the UUID of the MIG device that a process uses is part of the process's entry.
     """
     if mig.is_enabled(handle):
         return mig.processes_on_parts(handle)

@@ -75,10 +75,9 @@ def find_container_hierarchy(mounted: list[Mounted] | None = None) -> ContainerH
 
     Otherwise return that of version 2; None if neither is mounted.
 
-
-    A container may have several mounts of one hierarchy: one that begins with its own group, whose root is ``/`` in its
-    control group namespace, and one of the host, whose root is shown as ``/..`` with one ``/..`` for each level above
-    the own group. The outermost mount is returned, because the groups of other pods are only visible in it.
+    A container may have several mounts of one hierarchy. In its own mount, the top is the container's group, and the
+    mount's root is shown as ``/``. In a mount of the host, the top is above the container's group, and the root is
+    shown as one ``/..`` for each level. The outermost mount is returned, because only it has the groups of other pods.
     """
     best: dict[str, tuple[int, Path]] = {}
     for entry in mounts() if mounted is None else mounted:
@@ -133,8 +132,8 @@ def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> N
     The memory and processor time of the process then count for the pod, and the kubelet ends the process with the pod.
     The process survives when the control group of the calling process is ended.
 
-    In other hierarchies the process joins the pod's own group where there is one. If it stayed in a group of the
-    calling process, that group could not be removed afterwards.
+    If there are other hierarchies with a group of the pod, the process joins that group there. Otherwise it would stay
+    in the group of the calling process, which could then not be removed.
     """
     below = pod.relative_to(hierarchy.directory)
     group = hierarchy.group(pod / name)

@@ -42,9 +42,9 @@ class PciDevice:
         driver: bound driver; "" for none.
         group: its IOMMU group; -1 if the machine's DMA is not translated.
         translated: False in a group of vfio's no-IOMMU mode, which does not isolate devices.
-        vfs_total: virtual functions that it could have; 0 without SR-IOV.
-        vfs: addresses of its current virtual functions, by number.
-        physical: the physical function of a virtual one; "" for others.
+        vfs_total: number of virtual functions that it could have; 0 without SR-IOV.
+        vfs: addresses of its present virtual functions, by number.
+        physical: if this is a virtual function, the address of its physical function; else "".
     """
 
     address: str

@@ -37,7 +37,7 @@ def is_vfio(driver: str) -> bool:
 
 
 def load_module(name: str) -> None:
-    """Try to load a kernel module; the caller checks whether it is loaded then."""
+    """Try to load a kernel module. Reports no error; the caller checks afterwards if the module is loaded."""
     try:
         run_program(["modprobe", "-q", name], timeout_s=_MODPROBE_S)
     except (OSError, subprocess.TimeoutExpired) as error:

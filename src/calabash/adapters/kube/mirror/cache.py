@@ -93,8 +93,8 @@ class MirrorCache(Generic[T]):
         """Handle an object that cannot be decoded; return its key.
 
         Its last readable version stays in the cache, because a pod whose object becomes unreadable keeps its devices.
-        An object in the cache is removed if it is an earlier object of the same name with another UID, or if ``gone`` is
-        true, which means that the object was deleted.
+        The object in the cache is removed in two cases: it is an earlier object of the same name with another UID, or
+        ``gone`` is true, which means that the object was deleted.
         """
         key = (skipped.namespace, skipped.name)
         before = self._objects.get(key)
@@ -105,8 +105,8 @@ class MirrorCache(Generic[T]):
     def put_ahead(self, obj: T) -> None:
         """Insert or update an object of a newer version than the watch has reached.
 
-        Later events of the watch about earlier versions of it, or of an earlier object of that name, are ignored.
-        Versions of one API server are ordered, as it documents.
+        Later events of the watch about earlier versions of the object, or about an earlier object of that name, are
+        ignored. This is possible because the versions of an API server are ordered.
         """
         version = obj.metadata.resource_version
         if version.isdecimal():

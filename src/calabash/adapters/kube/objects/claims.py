@@ -237,7 +237,7 @@ class AllocatedDevice(KubeStruct, frozen=True):
 
 
 class AllocatedConfig(KubeStruct, frozen=True):
-    """Configuration for a driver; ``source`` is FromClass or FromClaim."""
+    """Configuration for a driver, taken from the device class (``source`` FromClass) or the claim (FromClaim)."""
 
     source: str = ""
     requests: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ class GpuNodeMigProfile(KubeStruct, frozen=True):
 
 
 class GpuNodeMigPart(KubeStruct, frozen=True):
-    """Compute instance on a card that must not be removed: its first compute slice, and its number of slices."""
+    """Compute instance that must not be removed from its card: first compute slice, and number of compute slices."""
 
     start: int
     compute: int
@@ -114,7 +114,8 @@ class GpuNodeDevice(KubeStruct, frozen=True):
     Args:
         modes: modes that the device supports.
         mode: the mode in force; "" if the device is idle.
-        reason, state: details if the device is not healthy.
+        reason: cause why the device is not healthy or gets no pods; "" if there is none.
+        state: state of a device that is not healthy; "" for a healthy one.
         order: result of the last order for the device.
         foreign_mib: memory in use by unmanaged processes.
         memory_used_mib, utilization_percent: rounded figures of the driver; None if not reported.
@@ -215,9 +216,10 @@ class KubeQueueStatus(KubeStruct, frozen=True):
     Args:
         allocated: in use.
         guaranteed: in use within the queue's own share.
-        borrowed: in use beyond it.
+        borrowed: in use beyond the queue's own share.
         pending: requested by waiting pods.
-        waiting, running: number of pods that wait for devices and that have them.
+        waiting: number of pods that wait for devices.
+        running: number of pods that have devices.
         message: why the planner does not use the queue; "" if it does.
     """
 

@@ -54,7 +54,7 @@ class BillingTables:
     # -- drafts ------------------------------------------------------------------------------------------------
 
     def put_drafts(self, drafts: Sequence[InvoiceRecord], *, month: str, tenant: str = "") -> None:
-        """Replace all drafts of the month, or of one tenant in it, by these."""
+        """Replace the drafts of a month by others: those of one tenant, or of all tenants if ``tenant`` is ""."""
         table, items = tables.invoice_drafts, tables.invoice_draft_items
         with self._database.transaction() as connection:
             for each in (table, items):

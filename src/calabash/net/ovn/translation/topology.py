@@ -145,7 +145,7 @@ def _port_columns(port: Port, extra: tuple[str, ...], *, forwards: bool) -> dict
 
     Args:
         extra: addresses that the port may use besides its own, such as the address of a virtual port.
-        forwards: the port forwards packets with other source addresses, so port security checks only its MAC.
+        forwards: True if the port forwards packets with other source addresses; port security then checks only the MAC.
     """
     addresses = " ".join((port.mac, *map(str, port.addresses)))
     if port.virtual_parents:
