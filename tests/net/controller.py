@@ -64,8 +64,7 @@ class Controller:
     def __init__(self, northbound: str, southbound: str, **settings: Any) -> None:
         self.reconciler = Reconciler(northbound, southbound, **settings)
         self.reports: dict[Key, NetworkReport] = {}
-        self.reconciler.report = self._take
-        self._thread = threading.Thread(target=self.reconciler.run, daemon=True)
+        self._thread = threading.Thread(target=self.reconciler.run, args=(self._take,), daemon=True)
         self._thread.start()
 
     def _take(self, reports: Iterable[NetworkReport]) -> None:

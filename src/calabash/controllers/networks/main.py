@@ -99,14 +99,13 @@ def _run_threads(
         own_switch=(host.name, lambda: switch.session.ready) if host is not None and switch is not None else None,
     )
     sync = PoolSync(source, reconciler)
-    reconciler.report = sync.report
     listeners = LocalListeners(switch, reconciler.set_closed_backends) if switch is not None else None
     if listeners is not None:
-        reconciler.watch = listeners.watch
         listeners.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os.write(end, b"x"))
-    worker = threading.Thread(target=reconciler.run, name="reconciler", daemon=True)
+    watch = listeners.watch if listeners is not None else None
+    worker = threading.Thread(target=reconciler.run, args=(sync.report, watch), name="reconciler", daemon=True)
     worker.start()
     sync.start()
     log.info("network controller started", northbound=connection.northbound, pid=os.getpid())

@@ -98,10 +98,6 @@ class VpcBackoff:
 class Reconciler:
     """Writes the networks to OVN. ``run`` belongs to one thread; the other methods are thread-safe.
 
-    Two callbacks are called in the thread of ``run`` and must not block. ``report`` gets new status reports. ``watch``
-    gets the backends of load balancers, and those that are closed, when the networks change; it may be None, and no
-    backend is detected as closed then.
-
     Args:
         northbound, southbound: addresses of the OVSDB servers.
         credentials: files for TLS connections; None for none.
@@ -133,8 +129,6 @@ class Reconciler:
         self._delayed_dns: dict[str, float] = {}
         self._requested_s = 0.0
         self._full_due_s = 0.0
-        self.report: Callable[[list[NetworkReport]], None] = lambda _: None
-        self.watch: Watch | None = None
         self._closed: ClosedBackends | None = None
         self._statuses = Statuses()
         self.northbound = Northbound(
@@ -178,24 +172,30 @@ class Reconciler:
         """Return True if all known networks are written and realized, and no event waits."""
         return self._queue.quiet
 
-    def run(self) -> None:
-        """Reconcile until ``close`` is called."""
+    def run(self, report: Callable[[list[NetworkReport]], None], watch: Watch | None = None) -> None:
+        """Reconcile until ``close`` is called. The callbacks are called in this thread and must not block.
+
+        Args:
+            report: called with new status reports.
+            watch: called with the backends of load balancers, and those that are closed, when the networks change; None:
+                no backend is detected as closed.
+        """
         while not self._queue.stopped:
             try:
-                self._reconcile_once()
+                self._reconcile_once(report, watch)
             except CalabashError as error:  # the database is unreachable: compare everything when it returns
                 log.warning("OVN databases are unreachable", why=error.message)
                 self._queue.request_full_check()
                 time.sleep(AGAIN_S)
 
-    def _reconcile_once(self) -> None:
+    def _reconcile_once(self, report: Callable[[list[NetworkReport]], None], watch: Watch | None) -> None:
         revision = self._known.revision
         self._collect_events()
         ready = self.northbound.session.has_lock and self.southbound.session.ready and self._known.revision >= 0
-        if ready and self.watch is not None and (self._closed is None or revision != self._known.revision):
+        if ready and watch is not None and (self._closed is None or revision != self._known.revision):
             if self._closed is None:
                 self.set_closed_backends(self.northbound.closed())  # as written by the previous controller
-            self.watch(backends_of(self._known.networks), self._closed or NONE_CLOSED)
+            watch(backends_of(self._known.networks), self._closed or NONE_CLOSED)
         if ready:
             if self._tracker.update_gateways():
                 self._queue_all()
@@ -214,7 +214,7 @@ class Reconciler:
         self._daemons.update(self._known, self._tracker.hosts.gateways, leads=self.northbound.session.has_lock)
         reports = self._statuses.take_reports()
         if reports:
-            self.report(reports)
+            report(reports)
         if not (ready and (self._urgent or self._checks)):
             left = self._backoff.failures or self._tracker.pending or self._delayed_dns
             self._queue.wait(self._pause_s(), quiet=ready and not left)
