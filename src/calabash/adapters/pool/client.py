@@ -11,9 +11,10 @@ import socket
 import struct
 import time
 
-from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, coded, decode_answer, write_question
+from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, broken_by, coded, decode_content
 from calabash.api.endpoints import quoted
 from calabash.model.errors import CalabashError, Reason, cause
+from calabash.transport.http1_client import ClientConnection, HttpError, write_request
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
@@ -139,9 +140,12 @@ class PoolClient(ApiClient):
         return self._ask(method, path, body, timeout_s, None)
 
     def _ask(self, method: str, path: str, body: Any, timeout_s: float, on_wait: WaitCallback | None) -> Any:
+        who = f"the pool at {os.fspath(self.home)}"
+        request = write_request(method, path, {"Host": "localhost", "Connection": "close"}, coded(body))
         try:
-            question = write_question(method, path, coded(body))
-            answer = _exchange(socket_path(self.home), question, timeout_s, on_wait, self._owner)
+            status, content = _exchange(socket_path(self.home), request, timeout_s, on_wait, self._owner)
+        except HttpError as error:
+            raise broken_by(who, error) from None
         except TimeoutError:
             raise CalabashError(
                 f"the pool did not answer {method} {path} within {timeout_s:g}s",
@@ -161,45 +165,35 @@ class PoolClient(ApiClient):
                 reason=Reason.POOL_DOWN,
                 hint=self._down_hint,
             ) from None
-        return decode_answer(answer, who=f"the pool at {os.fspath(self.home)}")
+        return decode_content(status, content, who=who)
 
 
-def _exchange(address: str, request: bytes, timeout_s: float, on_wait: WaitCallback | None, owner: int | None) -> bytes:
-    """Send the request and return the whole answer.
+def _exchange(
+    address: str, request: bytes, timeout_s: float, on_wait: WaitCallback | None, owner: int | None
+) -> tuple[int, bytes]:
+    """Send the request and return the status and the body of the answer.
 
     Raises OSError, TimeoutError after ``timeout_s`` in all, NOT_PERMITTED if another user than ``owner`` listens on the
     socket; nothing is sent then.
     """
     deadline = time.monotonic() + timeout_s
     next_call_s = time.monotonic() + on_wait.first_s if on_wait else deadline
-    received = bytearray()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        _connect(connection, address, timeout_s)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        _connect(line, address, timeout_s)
         if owner is not None:
-            _require_owner(connection, address, owner)
-        try:  # noqa: SIM105 - contextlib is slow to import
-            connection.sendall(request)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # a server that refuses early has sent its answer
-        while len(received) < ANSWER_BYTES_MAX:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            if on_wait and next_call_s < deadline:
-                connection.settimeout(max(0.001, min(left_s, next_call_s - time.monotonic())))
-            else:
-                connection.settimeout(left_s)
+            _require_owner(line, address, owner)
+        connection = ClientConnection(line)
+        connection.send(request, deadline)
+        while True:
             try:
-                chunk = connection.recv(CHUNK_BYTES)
-            except TimeoutError:
-                if on_wait and time.monotonic() >= next_call_s:
-                    on_wait.call()
-                    next_call_s = time.monotonic() + on_wait.every_s
-                continue
-            if not chunk:
+                connection.read_head(min(deadline, next_call_s))
                 break
-            received += chunk
-    return bytes(received)
+            except TimeoutError:
+                if on_wait is None or time.monotonic() >= deadline:
+                    raise
+                on_wait.call()
+                next_call_s = time.monotonic() + on_wait.every_s
+        return connection.status, connection.read_body(deadline, bytes_max=ANSWER_BYTES_MAX)
 
 
 def _require_owner(connection: socket.socket, address: str, owner: int) -> None:

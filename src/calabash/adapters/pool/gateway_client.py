@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import json
 import os
 import ssl
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
 from calabash.adapters.pool.client import ApiClient
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, coded, decode_content
 from calabash.model.errors import CalabashError, Reason, cause
+from calabash.transport.http1_client import ClientConnection, connect, write_request
 
 
 def checked_url(url: str) -> str:
@@ -59,14 +60,17 @@ class ServerClient(ApiClient):
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """Make a request. Raises CalabashError: POOL_DOWN, TIMEOUT, or the pool's own reason."""
-        connection = self._connection(timeout_s)
-        headers = {"Content-Type": "application/json"}
+        parts = urlsplit(self.url)
+        headers = {"Host": parts.netloc, "Connection": "close"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
+        request = write_request(method, path, headers, coded(body))
+        deadline = time.monotonic() + timeout_s
+        tls = _tls() if parts.scheme == "https" else None
         try:
-            connection.request(method, path, coded(body), headers)
-            answer = connection.getresponse()
-            content = answer.read(ANSWER_BYTES_MAX)
+            line = connect(parts.hostname or "", parts.port or (80 if tls is None else 443), deadline, tls)
+            with ClientConnection(line) as connection:
+                content = connection.ask(request, deadline, bytes_max=ANSWER_BYTES_MAX)
         except TimeoutError:
             raise CalabashError(
                 f"{self.url} did not answer {method} {path} within {timeout_s:g}s", reason=Reason.TIMEOUT
@@ -77,25 +81,20 @@ class ServerClient(ApiClient):
                 reason=Reason.NOT_PERMITTED,
                 hint="name the certificate of its authority with SSL_CERT_FILE=FILE",
             ) from None
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise CalabashError(
                 f"{self.url} does not answer: {cause(error)}",
                 reason=Reason.POOL_DOWN,
                 hint="check the address and the network"
                 + (", or say https:// where the pool has a certificate" if self.url.startswith("http:") else ""),
             ) from None
-        finally:
-            connection.close()
-        return decode_content(answer.status, content, who=self.url)
+        return decode_content(connection.status, content, who=self.url)
 
-    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        parts = urlsplit(self.url)
-        assert parts.hostname
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
-        context = ssl.create_default_context()
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=context)
+
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 class TokenStore:

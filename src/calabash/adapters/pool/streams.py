@@ -6,7 +6,6 @@ HTTP/1.1 with content length only. Cancelling a call closes its connection, upon
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +13,11 @@ from typing import Any
 from calabash.adapters.pool.request_slots import Places
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, broken, coded, decode_content
 from calabash.model.errors import CalabashError, Reason, cause
+from calabash.transport.http1_client import HEAD_BYTES_MAX, HttpError, body_length, parse_head, write_request
 
 KEPT_MAX = 64  # connections that wait for the next question
-HEAD_BYTES_MAX = 64 << 10
 CONNECTIONS_MAX = 256
 SHARE_MAX = 64
-_TARGET, _VALUE = re.compile(r"/[!-~]*\Z"), re.compile(r"[ -~]*\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,26 +136,24 @@ class PoolStreams:
 
 def _question(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
     """Return a request as bytes. Raises BAD_REQUEST for characters that would make another request of it."""
-    values = (*headers, *headers.values())
-    if not (_TARGET.match(path) and method.isalpha() and all(map(_VALUE.match, values))):
+    try:
+        return write_request(method, path, {"Host": "pool", **headers}, body)
+    except ValueError:
         raise CalabashError(
             f"{method} {path!r:.200} is not a valid request: it has characters that are not allowed",
             reason=Reason.BAD_REQUEST,
             hint="percent-encode names in the address",
-        )
-    lines = [f"{method} {path} HTTP/1.1", "host: pool", f"content-length: {len(body)}"]
-    if body:
-        lines.append("content-type: application/json")
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+        ) from None
 
 
 async def _read(first: bytes, reader: asyncio.StreamReader) -> PoolAnswer:
     """Return one answer, of which the byte ``first`` has been read already. Raises POOL_DOWN if it is not complete."""
     try:
         head = first + await reader.readuntil(b"\r\n\r\n")
-        status, headers = _head(head)
-        length = int(headers["content-length"])
+        status, headers, _ = parse_head(head[:-4])
+        length = body_length(headers)
+        if length is None:
+            raise HttpError("the answer has no length")
         if length > ANSWER_BYTES_MAX:
             raise broken("the pool", f"its answer has {length} bytes")
         content = bytearray()
@@ -166,15 +162,6 @@ async def _read(first: bytes, reader: asyncio.StreamReader) -> PoolAnswer:
             if not chunk:
                 raise broken("the pool", "it ended the connection in the middle of an answer")
             content += chunk
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, KeyError, IndexError):
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, HttpError):
         raise broken("the pool", "it ended the connection without a whole answer" if first else "it hung up") from None
     return PoolAnswer(status=status, content=bytes(content), headers=headers)
-
-
-def _head(head: bytes) -> tuple[int, dict[str, str]]:
-    lines = head.decode("latin-1").split("\r\n")
-    headers = {}
-    for line in lines[1:]:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return int(lines[0].split()[1]), headers

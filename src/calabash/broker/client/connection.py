@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calabash.adapters.pool.wire import (
-    ANSWER_BYTES_MAX,
-    CHUNK_BYTES,
-    coded,
-    decode_answer,
-    split_answer,
-    write_question,
-)
+from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, broken_by, coded, decode_content
 from calabash.broker.addresses import ServerAddress
 from calabash.broker.fingerprints import fingerprint_of_der
 from calabash.model.errors import CalabashError, Reason
+from calabash.transport.http1_client import ClientConnection, HttpError, write_request
+from calabash.transport.resolving import connect_first, resolve
 
 CONNECT_S = 5.0
+_HEADERS = {"Host": "localhost", "Connection": "close"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +41,7 @@ class RemoteServerClient:
         Raises:
             CalabashError: POOL_DOWN if the server does not answer in time, or the reason of the server's refusal.
         """
-        return decode_answer(self._ask(method, path, body, timeout_s), who=f"server {self.name}")
+        return decode_content(*self._ask(method, path, body, timeout_s), who=f"server {self.name}")
 
     def text(self, path: str, *, timeout_s: float = 30.0) -> str:
         """Return the text of a reply that is not JSON.
@@ -54,17 +49,19 @@ class RemoteServerClient:
         Raises:
             CalabashError: CONFLICT if the server answers with an error, POOL_DOWN if it does not answer in time.
         """
-        status, content = split_answer(self._ask("GET", path, None, timeout_s), who=f"server {self.name}")
+        status, content = self._ask("GET", path, None, timeout_s)
         if status >= 400:
             raise CalabashError(f"server {self.name} answered with status {status}", reason=Reason.CONFLICT)
         return content.decode(errors="replace")
 
-    def _ask(self, method: str, path: str, body: Any, timeout_s: float) -> bytes:
-        question = write_question(method, path, coded(body), token=self.token)
+    def _ask(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
+        headers = {**_HEADERS, "Authorization": f"Bearer {self.token}"} if self.token else _HEADERS
+        question = write_request(method, path, headers, coded(body))
         return _asked(f"server {self.name}", self._connect, question, timeout_s)
 
     def _connect(self) -> socket.socket:
-        plain = _reached(self.address, time.monotonic() + CONNECT_S)
+        deadline = time.monotonic() + CONNECT_S
+        plain = connect_first(resolve(self.address.host, self.address.port, deadline), deadline)
         try:
             plain.settimeout(CONNECT_S)
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -97,8 +94,8 @@ class OwnerSocketClient:
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """Send a request and return the decoded reply; raises the same errors as :meth:`RemoteServerClient.call`."""
-        question = write_question(method, path, coded(body))
-        return decode_answer(_asked("the server", self._connect, question, timeout_s), who="the server")
+        question = write_request(method, path, _HEADERS, coded(body))
+        return decode_content(*_asked("the server", self._connect, question, timeout_s), who="the server")
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -122,21 +119,15 @@ class OwnerSocketClient:
         return connection
 
 
-def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, timeout_s: float) -> bytes:
+def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, timeout_s: float) -> tuple[int, bytes]:
     bound_s = CONNECT_S
     try:
-        with connect() as connection:
+        with ClientConnection(connect()) as connection:
             bound_s = timeout_s
-            connection.settimeout(timeout_s)
-            deadline = time.monotonic() + timeout_s
-            connection.sendall(question)
-            answer = bytearray()
-            while len(answer) < ANSWER_BYTES_MAX:
-                connection.settimeout(max(0.001, deadline - time.monotonic()))
-                chunk = connection.recv(CHUNK_BYTES)
-                if not chunk:
-                    break
-                answer += chunk
+            content = connection.ask(question, time.monotonic() + timeout_s, bytes_max=ANSWER_BYTES_MAX)
+            return connection.status, content
+    except HttpError as error:
+        raise broken_by(who, error) from None
     except TimeoutError:
         raise CalabashError(
             f"{who} did not answer within {bound_s:g}s",
@@ -149,56 +140,3 @@ def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, time
             reason=Reason.POOL_DOWN,
             hint="check its address and the network; on the server: calabash server status",
         ) from None
-    return bytes(answer)
-
-
-def _reached(address: ServerAddress, deadline: float) -> socket.socket:
-    """Connect to the first address of the host that accepts a connection.
-
-    Args:
-        address: host name or IP address, and port.
-        deadline: time in seconds of the monotonic clock, after which no more attempts are made.
-
-    Raises:
-        OSError: if no address accepts a connection.
-        TimeoutError: if the deadline has passed.
-    """
-    failure: OSError = TimeoutError()
-    for family, kind, number, _, found in _resolved(address, deadline):
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        connection = socket.socket(family, kind | socket.SOCK_CLOEXEC, number)
-        connection.settimeout(left_s)
-        try:
-            connection.connect(found)
-        except OSError as error:
-            connection.close()
-            failure = error
-            continue
-        return connection
-    raise failure
-
-
-def _resolved(address: ServerAddress, deadline: float) -> list[Any]:
-    """Return the addresses of the host, as ``getaddrinfo`` does, or raise TimeoutError at the deadline.
-
-    The name is resolved in a thread, because ``getaddrinfo`` has no timeout and a name server may not answer.
-    """
-    found: list[Any] = []
-    failures: list[OSError] = []
-
-    def resolve() -> None:
-        try:
-            found.extend(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
-        except OSError as error:
-            failures.append(error)
-
-    resolver = threading.Thread(target=resolve, name="resolve", daemon=True)
-    resolver.start()
-    resolver.join(max(0.0, deadline - time.monotonic()))
-    if failures:
-        raise failures[0]
-    if not found:
-        raise TimeoutError
-    return found

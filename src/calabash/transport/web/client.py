@@ -10,21 +10,19 @@ import encodings.idna  # noqa: F401 - loaded before the process gives up its rig
 import ipaddress
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
-import h11
-
 from calabash.model.errors import CalabashError, Reason, cause
+from calabash.transport.http1_client import ClientConnection, secured, write_request
+from calabash.transport.resolving import AddressInfo, connect_first, resolve
 from calabash.transport.web.addresses import Address, AddressRule
 
 ANSWER_BYTES_MAX = 256 << 10
 URL_CHARACTERS_MAX = 2048
-_RECEIVE = 64 << 10
-_RESOLVING = threading.BoundedSemaphore(16)  # the library's resolver cannot be told when to give up
+ADDRESSES_MAX = 4  # that are tried of one host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +66,10 @@ class WebClient:
         deadline = time.monotonic() + self._timeout_s
         parts = checked_url(url)
         try:
-            with self._connected(parts, deadline) as line:
-                return self._exchange(line, _question(method, parts, body, headers or {}), body, deadline)
+            request = _request(method, parts, body, headers or {})
+            with ClientConnection(self._connected(parts, deadline)) as connection:
+                content = connection.ask(request, deadline, bytes_max=self._bytes_max)
+                return WebAnswer(status=connection.status, content=content, headers=connection.headers)
         except TimeoutError:
             raise CalabashError(
                 f"{parts.hostname} did not answer within {self._timeout_s:g}s", reason=Reason.TIMEOUT
@@ -78,58 +78,24 @@ class WebClient:
             raise CalabashError(
                 f"the certificate of {parts.hostname} is not trusted: {error.verify_message}", reason=Reason.UNREACHABLE
             ) from None
-        except (OSError, h11.ProtocolError) as error:
+        except (OSError, ValueError) as error:
             raise CalabashError(
                 f"{parts.hostname} does not answer: {cause(error)}", reason=Reason.UNREACHABLE
             ) from None
 
     def _connected(self, parts: SplitResult, deadline: float) -> socket.socket:
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        found = _resolved(host, port, deadline)
         secure = parts.scheme == "https"
-        permitted = [a for a in found if (self._rule.permits(a) if secure else self._rule.named(a))]
+        permits = self._rule.permits if secure else self._rule.named
+        permitted = [one for one in resolve(host, port, deadline) if permits(_address(one))]
         if not permitted:
             raise CalabashError(
                 f"{host} may not be reached{'' if secure else ' without TLS'}",
                 reason=Reason.NOT_PERMITTED,
                 hint="it is not a public address" if secure else "use https://",
             )
-        line = _connection(permitted, port, deadline)
-        if not secure:
-            return line
-        try:
-            line.settimeout(_left(deadline))
-            return self._tls.wrap_socket(line, server_hostname=host)
-        except BaseException:
-            line.close()
-            raise
-
-    def _exchange(self, line: socket.socket, question: h11.Request, body: bytes, deadline: float) -> WebAnswer:
-        talk = h11.Connection(h11.CLIENT)
-        sent = talk.send(question) or b""
-        sent += (talk.send(h11.Data(data=body)) or b"") if body else b""
-        sent += talk.send(h11.EndOfMessage()) or b""
-        line.settimeout(_left(deadline))
-        line.sendall(sent)
-        answer: h11.Response | None = None
-        content = bytearray()
-        while True:
-            event = talk.next_event()
-            if event is h11.NEED_DATA:
-                line.settimeout(_left(deadline))
-                talk.receive_data(line.recv(_RECEIVE))
-            elif isinstance(event, h11.Response):
-                answer = event
-            elif isinstance(event, h11.Data):
-                content += event.data
-                if len(content) > self._bytes_max:
-                    raise OSError(f"its answer has more than {self._bytes_max} bytes")
-            elif isinstance(event, (h11.EndOfMessage, h11.ConnectionClosed)) or event is h11.PAUSED:
-                break
-        if answer is None:
-            raise OSError("it hung up")
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
-        return WebAnswer(status=answer.status_code, content=bytes(content), headers=headers)
+        line = connect_first(permitted[:ADDRESSES_MAX], deadline)
+        return secured(line, host, deadline, self._tls if secure else None)
 
 
 def checked_url(url: str) -> SplitResult:
@@ -150,64 +116,17 @@ def checked_url(url: str) -> SplitResult:
     return parts
 
 
-def _question(method: str, parts: SplitResult, body: bytes, headers: Mapping[str, str]) -> h11.Request:
+def _request(method: str, parts: SplitResult, body: bytes, headers: Mapping[str, str]) -> bytes:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     named = {
         "Host": parts.netloc,
         "User-Agent": "calabash",
         "Accept-Encoding": "identity",
         "Connection": "close",
-        "Content-Length": str(len(body)),
         **headers,
     }
-    return h11.Request(method=method, target=target, headers=list(named.items()))
+    return write_request(method, target, named, body, content_type="")
 
 
-def _resolved(host: str, port: int, deadline: float) -> list[Address]:
-    """Return the addresses of a name in the order of the system's resolver. Raises TimeoutError, OSError."""
-    try:
-        return [ipaddress.ip_address(host)]
-    except ValueError:
-        pass
-    if not _RESOLVING.acquire(timeout=_left(deadline)):
-        raise TimeoutError
-    found: list[Address] = []
-    failed: list[OSError] = []
-
-    def resolve() -> None:
-        try:
-            known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            found.extend(ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in known)
-        except OSError as error:
-            failed.append(error)
-        finally:
-            _RESOLVING.release()
-
-    thread = threading.Thread(target=resolve, name="resolver", daemon=True)
-    thread.start()
-    thread.join(_left(deadline))
-    if thread.is_alive():
-        raise TimeoutError
-    if failed:
-        raise failed[0]
-    return found
-
-
-def _connection(addresses: list[Address], port: int, deadline: float) -> socket.socket:
-    """Connect to the first of up to four addresses that accepts the connection. Raises OSError."""
-    failed: OSError = OSError("it has no address")
-    for address in addresses[:4]:
-        try:
-            return socket.create_connection((str(address), port), _left(deadline))
-        except TimeoutError:
-            raise
-        except OSError as error:
-            failed = error
-    raise failed
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
+def _address(found: AddressInfo) -> Address:
+    return ipaddress.ip_address(str(found[4][0]).partition("%")[0])

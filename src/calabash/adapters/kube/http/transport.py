@@ -1,10 +1,11 @@
-"""Calls and watches to one API server over ``http1``: pooled connections for calls, one connection for each watch.
+"""Calls and watches to one API server over HTTP/1.1: pooled connections for calls, one connection for each watch.
 
 A connection carries one call at a time, so that a slow call does not delay another.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -14,11 +15,12 @@ from http import HTTPStatus
 from calabash.adapters.kube.errors import AnswerTooLarge, KubeError
 from calabash.adapters.kube.http.access import ApiAccess
 from calabash.adapters.kube.http.counts import KUBE_COUNTS
-from calabash.adapters.kube.http.http1 import HttpConnection, HttpError
 from calabash.model.errors import Reason
+from calabash.transport.http1_client import ClientConnection, TooLargeError, connect, secured, write_request
 
 ANSWER_BYTES_MAX = 256 << 20
 _WATCH = "WATCH"
+_CONNECT_S = 5.0
 _IDLE_S = 45.0  # API servers close idle connections after 90 s
 
 
@@ -63,9 +65,9 @@ class Transport:
         self._access = access
         self._slots = threading.BoundedSemaphore(connections)
         self._lock = threading.Lock()
-        self._idle: list[HttpConnection] = []
+        self._idle: list[ClientConnection] = []
         host = f"[{access.host}]" if ":" in access.host else access.host
-        self._common = f"Host: {host}:{access.port}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
+        self._common = {"Host": f"{host}:{access.port}", "User-Agent": agent, "Accept": "application/json"}
 
     def call(self, order: HttpOrder) -> HttpAnswer:
         """Make a call and return the answer, which may be a refusal.
@@ -95,7 +97,7 @@ class Transport:
             if connection.status == HTTPStatus.UNAUTHORIZED:
                 connection.close()
                 connection = self._opened(order, deadline, refused=True)
-        except (OSError, HttpError) as error:
+        except OSError as error:
             KUBE_COUNTS.request(_WATCH, 0)
             raise down(order, _words(error)) from error
         KUBE_COUNTS.request(_WATCH, connection.status)
@@ -108,8 +110,8 @@ class Transport:
         for connection in idle:
             connection.close()
 
-    def _opened(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpConnection:
-        connection = HttpConnection(self._access, deadline)
+    def _opened(self, order: HttpOrder, deadline: float, *, refused: bool) -> ClientConnection:
+        connection = _connected(self._access, deadline)
         try:
             connection.send(self._request(order, refused=refused), deadline)
             connection.read_head(deadline)
@@ -131,29 +133,30 @@ class Transport:
                     return self._attempt(connection, order, deadline, refused=refused)
                 except TimeoutError:
                     raise
-                except (OSError, HttpError):
+                except OSError:
                     if not order.repeatable:
                         raise
-            return self._attempt(HttpConnection(self._access, deadline), order, deadline, refused=refused)
-        except (OSError, HttpError) as error:
+            return self._attempt(_connected(self._access, deadline), order, deadline, refused=refused)
+        except OSError as error:
             raise down(order, _words(error)) from error
 
-    def _attempt(self, connection: HttpConnection, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
+    def _attempt(self, connection: ClientConnection, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
         try:
-            connection.send(self._request(order, refused=refused), deadline)
-            connection.read_head(deadline)
-            body = _read(connection, order, deadline)
+            body = connection.ask(self._request(order, refused=refused), deadline, bytes_max=order.bytes_max)
+        except TooLargeError as error:
+            connection.close()
+            raise AnswerTooLarge(f"{_asked(order)}: {error}") from None
         except BaseException:
             connection.close()
             raise
-        answer = HttpAnswer(status=connection.status, retry_after_s=connection.retry_after_s, body=body)
+        answer = HttpAnswer(status=connection.status, retry_after_s=_retry_after_s(connection), body=body)
         if connection.reusable:
             self._put_back(connection)
         else:
             connection.close()
         return answer
 
-    def _put_back(self, connection: HttpConnection) -> None:
+    def _put_back(self, connection: ClientConnection) -> None:
         """Keep the connection for the next call, and close those that have been idle for too long."""
         now_s = connection.idle_since = time.monotonic()
         with self._lock:
@@ -164,19 +167,15 @@ class Transport:
             one.close()
 
     def _request(self, order: HttpOrder, *, refused: bool) -> bytes:
-        lines = [f"{order.method} {self._access.prefix}{order.target} HTTP/1.1\r\n", self._common]
+        headers = self._common
         if header := self._access.authorization(refused):
             if not (header.isascii() and header.isprintable()):
                 raise down(order, "the credential has characters that are not printable ASCII")
-            lines.append(f"Authorization: {header}\r\n")
-        body = order.body
-        if body is None:
-            lines.append("\r\n")
-            return "".join(lines).encode()
-        lines.append(f"Content-Type: {order.content_type}\r\nContent-Length: {len(body)}\r\n\r\n")
-        return "".join(lines).encode() + body
+            headers = {**headers, "Authorization": header}
+        target = f"{self._access.prefix}{order.target}"
+        return write_request(order.method, target, headers, order.body or b"", content_type=order.content_type)
 
-    def _take(self) -> HttpConnection | None:
+    def _take(self) -> ClientConnection | None:
         """Return the most recently used idle connection, or None; close idle connections that are too old.
 
         The most recent one is used so that connections which are not needed any more become old and are closed.
@@ -194,17 +193,17 @@ class Transport:
 class HttpStream:
     """Body of a watch, read as it arrives."""
 
-    def __init__(self, connection: HttpConnection, order: HttpOrder, silence_s: float) -> None:
+    def __init__(self, connection: ClientConnection, order: HttpOrder, silence_s: float) -> None:
         self._connection, self._order, self._silence_s = connection, order, silence_s
         self._closed = False
         self.status = connection.status
-        self.retry_after_s = connection.retry_after_s
+        self.retry_after_s = _retry_after_s(connection)
 
     def read(self) -> bytes:
         """Return the next bytes; b"" at the end. Raises KubeError(API_DOWN) if the connection fails."""
         try:
             return self._connection.read(time.monotonic() + self._silence_s)
-        except (OSError, ValueError, HttpError) as error:
+        except (OSError, ValueError) as error:
             if self._closed:
                 return b""
             words = (
@@ -235,15 +234,22 @@ def _asked(order: HttpOrder) -> str:
     return f"{order.method} {order.target.partition('?')[0]}"
 
 
-def _read(connection: HttpConnection, order: HttpOrder, deadline: float) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while part := connection.read(deadline):
-        parts.append(part)
-        size += len(part)
-        if size > order.bytes_max:
-            raise AnswerTooLarge(f"{_asked(order)}: the answer has more than {order.bytes_max} bytes")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _connected(access: ApiAccess, deadline: float) -> ClientConnection:
+    """Connect to the API server. The kernel's probes detect a dead peer within about 25 s, however long a read may wait."""
+    line = connect(access.host, access.port, min(deadline, time.monotonic() + _CONNECT_S))
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
+    tls = None if access.tls is None else access.tls()
+    return ClientConnection(secured(line, access.server_name or access.host, deadline, tls))
+
+
+def _retry_after_s(connection: ClientConnection) -> float:
+    stated = connection.headers.get("retry-after", "")
+    return float(stated) if stated.isascii() and stated.isdigit() else 0.0
 
 
 def _words(error: Exception) -> str:

@@ -11,11 +11,10 @@ node refuses new allocations, because their usage could not be recorded.
 
 from __future__ import annotations
 
-import http.client
 import ssl
 import threading
+import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,6 +25,7 @@ import structlog
 from calabash.adapters.store.usage.outbox import NumberedUsage, UsageOutbox
 from calabash.api.collected import ENTRIES_MAX, USAGE_PATH, UsageBatch, UsageEntry, UsageRefusal, UsageTaken
 from calabash.model.errors import CalabashError, Reason
+from calabash.transport.http1_client import ClientConnection, connect, write_request
 
 SEND_EVERY_S = 15.0
 CALL_S = 20.0
@@ -67,24 +67,21 @@ class UsageServer:
             if status != 200:
                 raise _unreachable(self.url, _refused(status, body))
             return msgspec.json.decode(body, type=UsageTaken)
-        except (OSError, ValueError, http.client.HTTPException, msgspec.DecodeError) as error:
+        except (OSError, ValueError, msgspec.DecodeError) as error:
             raise _unreachable(self.url, str(error) or type(error).__name__) from error
 
     def _answer(self, body: bytes) -> tuple[int, bytes]:
-        at = urlsplit(self.url)
-        host, port = at.hostname or "", at.port
-        connection: http.client.HTTPConnection
+        at, deadline = urlsplit(self.url), time.monotonic() + CALL_S
+        context = None
         if at.scheme == "https":
             context = ssl.create_default_context(cadata=_content(self.authority, _AUTHORITY_BYTES_MAX))
-            connection = http.client.HTTPSConnection(host, port, timeout=CALL_S, context=context)
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=CALL_S)
         token = _content(self.token, _TOKEN_BYTES_MAX).strip()
-        with closing(connection):
-            fields = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
-            connection.request("POST", USAGE_PATH, body=body, headers=fields)
-            answer = connection.getresponse()
-            return answer.status, answer.read(_ANSWER_BYTES_MAX)
+        headers = {"Host": at.netloc, "Authorization": f"Bearer {token}", "Connection": "close"}
+        request = write_request("POST", USAGE_PATH, headers, body)
+        line = connect(at.hostname or "", at.port or (80 if context is None else 443), deadline, context)
+        with ClientConnection(line) as connection:
+            content = connection.ask(request, deadline, bytes_max=_ANSWER_BYTES_MAX)
+            return connection.status, content
 
 
 class UsageSending:
