@@ -12,11 +12,7 @@ from calabash.model.request import AllocationId, GpuRequest, Placement
 
 
 class AllocationState(StrEnum):
-    """States of a journalled allocation. An allocation passes through them in this order only.
-
-    GRANTED: the devices are held and the limits page is written; no member process was seen yet. RUNNING: a member
-    process was seen, which may have ended since. RELEASED: the slot is deleted and the devices are free.
-    """
+    """State of a journalled allocation, described in ``allocation_lifecycle``."""
 
     GRANTED = "granted"
     RUNNING = "running"

@@ -1,8 +1,9 @@
 """State machines as tables: (stage, event) -> next stage (pure).
 
 An object with a life cycle has an attribute ``stage``. ``StateMachine.advance`` is the only code that changes it: other
-code reports what happened as an event, and the table of the machine has the next stage. An event that the table does not
-list for the present stage is an error. ``tools.reference_states`` writes the tables as diagrams into the documentation.
+code reports what happened as an event, and the table of the machine has the next stage. For immutable objects ``following``
+returns the next stage. An event that the table does not list for the present stage is an error. ``tools.reference_states``
+writes the tables as diagrams into the documentation.
 """
 
 from __future__ import annotations
@@ -56,6 +57,18 @@ class StateMachine(Generic[S, E]):
     events: Mapping[E, str]
     table: Mapping[tuple[S, E], S]
 
+    def sources(self, target: S) -> tuple[S, ...]:
+        """Return the other stages from which an event leads to the target, in the order of their descriptions."""
+        found = {source for (source, _), following in self.table.items() if following is target}
+        return tuple(stage for stage in self.stages if stage in found - {target})
+
+    def following(self, stage: S, event: E, *, name: str) -> S:
+        """Return the stage after the event, for an immutable object; see ``advance``."""
+        following = self.table.get((stage, event))
+        if following is None:
+            raise UnlistedTransitionError(machine=self.name, stage=stage, event=event, subject=name)
+        return following
+
     def advance(self, subject: Staged[S], event: E, *, name: str) -> None:
         """Change the stage of the object as the table says.
 
@@ -65,7 +78,4 @@ class StateMachine(Generic[S, E]):
         Raises:
             UnlistedTransitionError: the table has no entry for the object's stage and this event. The stage is unchanged.
         """
-        stage = self.table.get((subject.stage, event))
-        if stage is None:
-            raise UnlistedTransitionError(machine=self.name, stage=subject.stage, event=event, subject=name)
-        subject.stage = stage
+        subject.stage = self.table.get((subject.stage, event)) or self.following(subject.stage, event, name=name)

@@ -30,15 +30,12 @@ from calabash.adapters.store.usage.queries import UsageSums
 from calabash.adapters.store.usage.reader import UsageReader
 from calabash.adapters.store.usage.removed_usage import RemovedUsage, removed_usage
 from calabash.model.allocation import AllocationRecord, AllocationState, EventRecord, UsageRecord
+from calabash.model.allocation_lifecycle import ALLOCATION_LIFECYCLE
 from calabash.model.message_codec import decode_text, encode_text
 from calabash.model.messages import Text
 from calabash.model.request import AllocationId, GpuRequest, Placement
 
 EVENT_CHARACTERS_MAX = 4096
-_EARLIER = {
-    AllocationState.RUNNING: (AllocationState.GRANTED,),
-    AllocationState.RELEASED: (AllocationState.GRANTED, AllocationState.RUNNING),
-}
 _KEPT_CHARACTERS = 50  # of the name of an earlier grant
 _HASH_DIGITS = 12
 
@@ -190,7 +187,7 @@ class Store:
 
     def _advance(self, allocation: AllocationId, state: AllocationState) -> sa.Update:
         table = tables.allocations
-        earlier = [s.value for s in _EARLIER[state]]
+        earlier = [s.value for s in ALLOCATION_LIFECYCLE.sources(state)]
         return sa.update(table).where(table.c.id == allocation, table.c.state.in_(earlier)).values(state=state.value)
 
     # -- usage -------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from calabash.adapters.clock import Clock
 from calabash.adapters.host.processes import Process
 from calabash.adapters.store import Store
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord
+from calabash.model.allocation_lifecycle import AllocationEvent, advanced
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import Message, Text
@@ -208,7 +209,7 @@ class Allocations:
             entry.record = replace(entry.record, program_pid=program.pid, program_start_time=program.start_time)
         if entry.record.state is AllocationState.GRANTED:
             # The start does not wait for the disk: after a crash it is observed again.
-            entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=self._clock.now_s())
+            entry.record = advanced(entry.record, AllocationEvent.USED, started_at=self._clock.now_s())
             entry.start_unwritten = True
             self._unsettled.add(allocation)
         return entry.record
@@ -282,7 +283,7 @@ class Allocations:
             if step is LifecycleStep.MARK_RUNNING:
                 now_s = self._clock.now_s()
                 self._store.start(entry.record.id, at=now_s)
-                entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=now_s)
+                entry.record = advanced(entry.record, AllocationEvent.USED, started_at=now_s)
                 changes.started.append(entry.record)
             elif step is LifecycleStep.END_PROGRAMS:
                 if not entry.gently:
@@ -303,13 +304,13 @@ class Allocations:
 
     def _close(self, entry: HeldAllocation) -> AllocationRecord:
         at, (reason, why), usage = self._clock.now_s(), entry.end_reason, entry.last_usage(self._usage_of)
-        name, released = entry.record.id, AllocationState.RELEASED
+        name = entry.record.id
         self._store.release(name, at=at, reason=reason, explanation=why, usage=usage)
         del self._held[name]
         self._note_change(name)
         self._occupancy.discard(name)
         self._names.retire(name)
-        return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=why)
+        return advanced(entry.record, AllocationEvent.SLOT_REMOVED, ended_at=at, reason=reason, explanation=why)
 
     def _witnesses(self, entry: HeldAllocation) -> Witnesses:
         record = entry.record
