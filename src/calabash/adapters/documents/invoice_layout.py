@@ -25,7 +25,12 @@ _TITLES = {"reversal": "Reversal", "credit": "Credit note"}
 class InvoiceLayout:
     """Texts of an invoice.
 
-    ``rows`` have a cell for each of ``HEADINGS``; ``sums`` are pairs of a name and an amount.
+    Args:
+        title: kind and number of the invoice.
+        seller: lines of the seller's address.
+        facts: pairs of a name and a text, such as tenant, period and date.
+        rows: lines of the invoice, with a cell for each of ``HEADINGS``.
+        sums: pairs of a name and an amount.
     """
 
     title: str

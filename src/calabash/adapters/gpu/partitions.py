@@ -17,7 +17,10 @@ from calabash.model.device import DeviceProcess, DeviceUuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeInstance:
-    """MIG device that programs see: some compute slices of a GPU instance, and all of its memory."""
+    """MIG device that programs see: some compute slices of a GPU instance, and all memory of the GPU instance.
+
+    ``compute`` is the number of its compute slices, ``start`` the first one within the GPU instance.
+    """
 
     id: int
     uuid: DeviceUuid

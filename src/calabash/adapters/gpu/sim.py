@@ -30,7 +30,14 @@ STATE_FILE = "node.state"
 
 
 class SimProcessDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory and time of one process on one simulated card."""
+    """Use of one simulated card by one process.
+
+    Args:
+        index: index of the card.
+        alloc_bytes, alloc_peak_bytes: memory that the process has allocated now, and the most that it had.
+        context_bytes, context_count: memory and number of its contexts.
+        busy_ns: time for which kernels of the process have run.
+    """
 
     index: int
     alloc_bytes: int
@@ -41,7 +48,13 @@ class SimProcessDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """Process of a simulated node; ``pid`` is 0 if it is not visible from this process's namespace."""
+    """Process of a simulated node.
+
+    Args:
+        pid: its pid in the PID namespace of this process; 0 if it is not visible there.
+        owner_pid: its pid as the state file has it, from the PID namespace of the process.
+        devices: its use of each card.
+    """
 
     pid: int
     owner_pid: int
@@ -51,7 +64,7 @@ class SimProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimXid(msgspec.Struct, frozen=True, kw_only=True):
-    """XID of a card; ``instance`` is the GPU instance that contained it, below 0 for none."""
+    """XID of a card; ``instance`` is the GPU instance to which the fault was confined, below 0 for the whole card."""
 
     xid: int
     time_ns: int
@@ -59,7 +72,16 @@ class SimXid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """Simulated card with accounting that no real driver would show."""
+    """Simulated card with accounting that no real driver would show.
+
+    Args:
+        used_bytes, used_peak_bytes: memory of the allocations and contexts of all processes, now and at most.
+        alloc_bytes, alloc_peak_bytes: memory of the allocations alone, now and at most.
+        alloc_count, free_count, denied_count: numbers of allocations, of freed allocations, and of refused ones.
+        slow_permille: every duration is multiplied by this / 1000.
+        timeslice: time-slice class of contexts that share the card.
+        nvlink_peers: indexes of the cards that NVLink connects.
+    """
 
     index: int
     uuid: DeviceUuid

@@ -67,7 +67,10 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointEntry:
-    """Device IDs of a container from the kubelet's checkpoint, with the pod's UID and the answer to Allocate."""
+    """Device IDs of one resource that a container has, from the kubelet's checkpoint.
+
+    ``cdi_names`` are the CDI names with which the plug-in answered Allocate.
+    """
 
     pod_uid: str
     container: str

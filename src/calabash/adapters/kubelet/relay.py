@@ -122,7 +122,10 @@ class PluginRelay(ServingThread):
 
 
 class _RelayedPlugin(PluginHandler):
-    """Relay of one resource. Methods of ``PluginHandler`` run on threads of the server, all others on the event loop."""
+    """Relay of one resource; parameters as for ``PluginRelay``.
+
+    Methods of ``PluginHandler`` run on threads of the server, all others on the event loop.
+    """
 
     def __init__(
         self,

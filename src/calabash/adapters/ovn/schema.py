@@ -37,8 +37,10 @@ class ColumnType:
     """Type of a column.
 
     Args:
-        key, value: basic types of OVSDB.
-        refers: table that the column's references point to.
+        shape: number of values.
+        key: basic type (OVSDB) of the values, or of the keys of a map.
+        value: basic type of the values of a map; "" for other columns.
+        refers: table to which the references of the column point; "" for a column without references.
     """
 
     shape: Cardinality

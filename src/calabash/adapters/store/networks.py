@@ -37,7 +37,7 @@ class StoredNetworkObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCertificate:
-    """Certificate named ``VPC/NAME``: chain and key, both PEM."""
+    """Certificate of a load balancer, named ``VPC/NAME``; ``certificate`` is the chain, and both fields are PEM."""
 
     name: str
     certificate: str

@@ -41,7 +41,7 @@ class UfmServer:
 
 
 class PkeyMember(msgspec.Struct, frozen=True):
-    """Port in a partition; ``limited`` members cannot communicate with each other."""
+    """Port in a partition. Ports with ``membership`` "limited" cannot communicate with each other."""
 
     guid: Annotated[str, Meta(pattern="^(0x)?[0-9A-Fa-f]{16}$")]
     membership: Literal["full", "limited"]

@@ -87,6 +87,7 @@ class LocalScheduler:
         node: the machine's name.
         devices: its devices; their order determines the device indexes in the scheduler.
         queues: the queue tree; requests name its leaves.
+        policy: placement policy, or its name.
         cpu_milli, memory_mib: host CPUs (in 1/1000) and host memory; UNMANAGED if the pool does not limit them.
         limit: time limit of one cycle; see ``Scheduler``.
     """

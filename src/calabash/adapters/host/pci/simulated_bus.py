@@ -23,7 +23,10 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPci:
-    """Device to be created. ``group`` -1: the machine has no IOMMU; ``driver`` "": no driver."""
+    """Device to be created on a simulated bus; fields as in ``PciDevice``.
+
+    ``group`` is -1 if the machine has no IOMMU, ``driver`` is "" for a device without driver.
+    """
 
     address: str
     vendor: int = 0x10DE

@@ -48,6 +48,8 @@ class Vfio:
     """Binds devices of a tree to VFIO and returns them.
 
     Args:
+        tree: the PCI devices.
+        writer: writes to files of the kernel.
         load: tries to load a kernel module.
         holders: returns a text that names the processes which have a file open; "" if there are none.
         timeout_s: longest time of one write.

@@ -23,7 +23,7 @@ _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class VirtualFunctions:
-    """Creates and removes virtual functions and devices; every call may be repeated."""
+    """Creates and removes virtual functions and mediated devices of cards in ``tree``; calls may be repeated."""
 
     def __init__(self, tree: PciTree, writer: KernelWriter, *, timeout_s: float = WRITE_S) -> None:
         self._tree = tree

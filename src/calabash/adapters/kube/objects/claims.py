@@ -28,7 +28,7 @@ class DeviceAttribute(KubeStruct, frozen=True):
 
 
 class CapacityRange(KubeStruct, frozen=True):
-    """Amounts of a capacity that can be allocated: ``min`` plus a number of steps.
+    """Amounts of a capacity that can be allocated: ``min`` plus a number of steps, up to ``max``.
 
     A requested amount between two steps is rounded up.
     """
@@ -67,7 +67,7 @@ class CounterSet(KubeStruct, frozen=True):
 
 
 class CounterConsumption(KubeStruct, frozen=True):
-    """Amounts that a device consumes of a counter set while it has an allocation. More allocations consume no more."""
+    """Amounts that a device consumes of a counter set while it is allocated, once or several times."""
 
     counter_set: str
     counters: dict[str, DeviceCounter] = msgspec.field(default_factory=dict)
@@ -94,7 +94,11 @@ class SliceDevice(KubeStruct, frozen=True):
 
 
 class ResourcePool(KubeStruct, frozen=True):
-    """Pool of a resource slice; slices of older generations of a pool are obsolete."""
+    """Pool to which a resource slice belongs.
+
+    Slices of older generations of a pool are obsolete. ``resource_slice_count`` is the number of slices of the present
+    generation.
+    """
 
     name: str
     generation: int = msgspec.field(default=0)

@@ -193,7 +193,10 @@ class ContainerStatus(KubeStruct, frozen=True):
 
 
 class PodClaimStatus(KubeStruct, frozen=True):
-    """Claim that was created from a template; None if none was needed."""
+    """Claim that was created from a template for the pod's claim ``name``.
+
+    ``resource_claim_name`` is None if no claim had to be created.
+    """
 
     name: str
     resource_claim_name: str | None = None

@@ -48,6 +48,9 @@ class GpuNodeSlice(KubeStruct, frozen=True):
 
     Args:
         pod: ``namespace/name``.
+        mode: sharing mode.
+        policy: policy of the compute share, such as ``best-effort``.
+        allocation: ID of the allocation to which the slice belongs.
         memory_mib: memory limit; 0 for none.
         spill_mib: part of the limit that may be in host memory.
         core_percent: share of the device's compute.
@@ -82,7 +85,7 @@ class GpuNodeSlice(KubeStruct, frozen=True):
 
 
 class GpuNodeOrder(KubeStruct, frozen=True):
-    """Operation on a device, done once for each ``id``: ``test``, ``reset`` or ``undrain``."""
+    """Operation on a device; ``what`` is ``test``, ``reset`` or ``undrain``. The agent does it once for each ``id``."""
 
     id: str
     what: str
@@ -149,7 +152,13 @@ class GpuNodeDevice(KubeStruct, frozen=True):
 
 
 class GpuNodeSummary(KubeStruct, frozen=True):
-    """Summary for ``kubectl get gpunodes``: "7/8" devices healthy, "96/640 GiB" allocated."""
+    """Summary for ``kubectl get gpunodes``.
+
+    Args:
+        devices: healthy and all devices, as "7/8".
+        memory: allocated and all memory, as "96/640 GiB".
+        slices: number of slices.
+    """
 
     devices: str = ""
     model: str = ""
@@ -198,7 +207,15 @@ class GpuNode(KubeStruct, frozen=True):
 
 
 class KubeQueueSpec(KubeStruct, frozen=True):
-    """Settings of a queue; amounts are devices, ``limit`` None is unlimited."""
+    """Settings of a queue; amounts are numbers of devices.
+
+    Args:
+        parent: name of the parent queue; "" for a queue at the top.
+        deserved: amount that is guaranteed to the queue.
+        limit: greatest amount that the queue may have; None is unlimited.
+        weight: weight of the queue when capacity beyond the deserved amounts is divided.
+        users, groups: users and groups that may submit to the queue.
+    """
 
     parent: str = ""
     deserved: float = 0.0
@@ -242,7 +259,7 @@ class KubeQueue(KubeStruct, frozen=True):
 
 
 class KubeProject(KubeStruct, frozen=True):
-    """Project of a tenant; amounts are devices of the tenant, ``limit`` None is the tenant's."""
+    """Project of a tenant. Amounts are numbers of devices of the tenant; ``limit`` None is the limit of the tenant."""
 
     name: str
     guarantee: float = 0.0

@@ -30,6 +30,7 @@ class Acl:
 
     Args:
         direction: FROM_PORT for packets that a port sends, TO_PORT for packets that it receives.
+        priority: of the ACLs that match a packet, that with the highest priority applies.
         match: match expression of OVN.
         action: action of OVN; "allow-related" also permits the replies.
     """
