@@ -70,13 +70,11 @@ class DeviceSnapshot:
         """
         return sum(max(1, found.used_mib) for found in self.unmanaged if not found.part)
 
-    @property
-    def counted(self) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
-        """Mode and held slices that limit a new slice, including the memory of unmanaged processes."""
-        return self.beside()
-
     def beside(self, but: Collection[AllocationId] = ()) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
-        """Return ``counted`` as it would be without the slices of the allocations in ``but``."""
+        """Return the mode and the held slices that limit a new slice, except the slices of the allocations in ``but``.
+
+        The memory of unmanaged processes is included.
+        """
         held = self.held
         if but:
             held = tuple(h for h, name in zip(self.held, self.allocations, strict=True) if name not in but)

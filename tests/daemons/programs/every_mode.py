@@ -124,7 +124,7 @@ class Life:
         states = list(self.agent.devices())
         self.random.shuffle(states)
         for state in states:
-            answer = fits(state.device, *state.counted, replace(request, mode=mode))
+            answer = fits(state.device, *state.beside(), replace(request, mode=mode))
             if not isinstance(answer, Misfit):
                 self.grant(request, mode, answer)
                 return
