@@ -273,7 +273,7 @@ def run_program(
 
 
 def become_program(command: Sequence[str], *, environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by a program that its user named; the working directory is kept. Raises OSError."""
+    """Replace this process by a program that the user of this process named; keep the directory. Raises OSError."""
     words = absolute(command)
     os.execve(words[0], words, environment)  # noqa: S606 - no shell is wanted
 
@@ -315,7 +315,7 @@ def _found(name: str, directories: Sequence[str]) -> Path | None:
 def child_environment(inherit: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables of a child: those of BASIC and of ``inherit`` that this process has, and a PATH.
 
-    Root's search paths keep only the directories that root alone can write.
+    For root, directories that other users can write are removed from variables that are search paths.
     """
     environment = {name: os.environ[name] for name in (*BASIC, *inherit) if name in os.environ}
     if os.geteuid() == 0:

@@ -41,7 +41,7 @@ class KubeError(CalabashError):
 def is_final(error: CalabashError) -> bool:
     """Return True if the API server would refuse the same call again.
 
-    False for temporary errors: the API server is down or busy, or the object was changed in the meantime or is missing.
+    Returns False for temporary errors: the API server is down or busy, or the object was changed or is missing.
     """
     return error.reason not in (Reason.API_DOWN, Reason.CONFLICT, Reason.NOT_FOUND)
 

@@ -27,7 +27,7 @@ class Allocated:
 class PluginHandler(Protocol):
     """Handler of the kubelet's calls to a device plug-in.
 
-    Called from several threads of the server at a time; never while a lock of the server is held.
+    The server calls the methods from several threads at a time, and holds no lock of its own meanwhile.
     """
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
@@ -50,7 +50,7 @@ class PluginHandler(Protocol):
         ...
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """Return the best ``size`` device IDs of ``available``, including ``must``; the kubelet may ignore it."""
+        """Return the best ``size`` device IDs of ``available``, including ``must``; the kubelet may choose others."""
         ...
 
 

@@ -159,7 +159,9 @@ class _RelayedPlugin(PluginHandler):
         await asyncio.to_thread(self._server.stop)
 
     async def poll(self, now_s: float) -> None:
-        """Follow the agent's list while the kubelet follows the relay's; mark devices unhealthy if the agent is away.
+        """Follow the agent's list of devices while the kubelet follows that of the relay.
+
+        If no agent has served for ``hold_s``, the devices are marked as unhealthy.
 
         Args:
             now_s: monotonic time.
@@ -220,7 +222,7 @@ class _RelayedPlugin(PluginHandler):
         return [*must, *sorted(set(available) - set(must))][:size]
 
     def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:
-        """Call the agent; wait for one that is about to start. Raises CalabashError with the agent's text."""
+        """Have the agent prepare the container; wait for an agent if there is none. Raises the error of the agent."""
         asyncio.run_coroutine_threadsafe(self._pre_start(device_ids), self._loop).result()
 
     def _remember(self, device_ids: tuple[str, ...], answer: Allocated) -> None:

@@ -17,11 +17,11 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class Places:
-    """Slots that limit unanswered requests; used by one event loop.
+    """Slots that limit the number of unanswered requests; used by one event loop.
 
     Args:
         most: number of slots.
-        share: largest number of slots of one holder.
+        share: largest number of slots that one holder of a credential may have.
     """
 
     def __init__(self, most: int, share: int) -> None:

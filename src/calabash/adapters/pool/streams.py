@@ -89,8 +89,8 @@ class PoolStreams:
         """Send a request and return its answer.
 
         Args:
-            again: True if the request may be sent twice. Only then is a kept connection used, because the server may close
-                it at any moment, and the request is then sent again on a new one.
+            again: True if the request may be sent twice. A kept connection is used only then: the server may close a
+                kept connection at any moment, and the request must then be sent again on a new connection.
         """
         while again and self._kept:
             reader, writer = self._kept.pop()

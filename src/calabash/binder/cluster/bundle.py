@@ -171,7 +171,7 @@ def placed(
 
 
 def phases_on(bundle: Bundle, slices: Sequence[tuple[int, Slice]]) -> tuple[Held, ...]:
-    """Return the slices that the bundle holds of one device in each of its phases, without duplicates.
+    """Return for each phase of the bundle the slices that it holds of one device; equal results are returned once.
 
     Args:
         slices: slices of the bundle on one device, each with the index of its part.

@@ -179,7 +179,7 @@ class ClusterScheduler:
             self._partitions.remove(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Release the devices of a request that could not be started. It waits again and keeps its submission time."""
+        """Release the devices of a request that could not be started. The request waits again and keeps its age."""
         self.scheduler.unbind(allocation)
         self._remove_placement(allocation)
 
@@ -251,7 +251,7 @@ class ClusterScheduler:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _remove_placement(self, allocation: AllocationId) -> None:
-        """Release a request's devices. A request whose shape only described these devices is submitted again."""
+        """Release a request's devices. If its shape only described them, the request is submitted with a new shape."""
         self.held_slices.remove(allocation)
         known = self.known[allocation]
         if known.as_it_lies:

@@ -33,9 +33,10 @@ class Admission:
         self._inside: dict[_Lane, int] = {}
 
     def admit(self, waiting: WaitingRequest, *, at_once: bool = False) -> bool:
-        """Add a request; return True if it is admitted now. Otherwise a later call of ``remove`` returns it.
+        """Add a request; return True if it is admitted now.
 
-        ``at_once`` admits it even if the window is full.
+        Otherwise the request waits until a call of ``remove`` for another request admits and returns it. With
+        ``at_once`` it is admitted even if the window is full.
         """
         lane = _lane(waiting)
         full = self._inside.get(lane, 0) >= self._window

@@ -350,8 +350,9 @@ def _why_held(error: Exception) -> Text:
 def _read_devices(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, UnmanagedDeviceMemory]]:
     """Return all devices, and the memory that unmanaged processes use on each.
 
-    A device is returned as DRAINING, so that it gets no new allocations, if the agent closes it because of an unmanaged
-    process or an orphaned allocation, or if it is still used in another mode than the one to which it is pinned.
+    A device that shall get no new allocations is returned as DRAINING. This is so if the agent has closed it because of
+    an unmanaged process or an orphaned allocation (one with processes but without a journal entry), or if it is still
+    used in another mode than the one to which an administrator has pinned it.
     """
     found = agent.devices()
     devices = [

@@ -176,7 +176,7 @@ class LocalScheduler:
         self._partitions.remove(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Release the devices of a request that could not be started. It waits again and keeps its submission time."""
+        """Release the devices of a request that could not be started. The request waits again and keeps its age."""
         self.scheduler.unbind(allocation)
         self._slices.pop(allocation, None)
 

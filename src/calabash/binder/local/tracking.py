@@ -85,7 +85,7 @@ class Tracker:
         self.scheduler.finished(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Release the devices of a request that could not be granted. It waits again and keeps its submission time."""
+        """Release the devices of a request that could not be granted. The request waits again and keeps its age."""
         self.scheduler.unbind(allocation)
 
     def set_running(self, record: AllocationRecord) -> None:

@@ -51,12 +51,12 @@ def check_managed_names(item: LoadBalancer | NetworkGateway) -> None:
 
 
 def virtual_port(item: LoadBalancer | NetworkGateway, subnet: str) -> str:
-    """Return the name of the port whose address moves between the two replicas."""
+    """Return the name of the port in a subnet whose address moves between the two replicas of an object."""
     return f"{subnet}/{managed_label(item)}-{VIRTUAL}"
 
 
 def managed_objects(networks: NetworkObjects, item: NetworkObject) -> tuple[NetworkObject, ...]:
-    """Return the managed objects of a new object, in the order in which they must be created."""
+    """Return the objects that the platform creates with a new object, in the order in which they must be created."""
     match item:
         case Vpc():
             return (default_group(item.name),)

@@ -40,7 +40,7 @@ PRIORITY_MAX = 1000
 
 
 def check_peering(networks: NetworkObjects, item: Peering, old: Peering | None) -> Peering:
-    """Check a peering and allocate its number, which both directions share.
+    """Check a peering and allocate its number, which it shares with the peering in the opposite direction.
 
     Raises:
         CalabashError: the object is invalid or conflicts with another one.

@@ -33,7 +33,7 @@ ANYWHERE: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 
 def check_vpc(networks: NetworkObjects, item: Vpc, old: Vpc | None) -> Vpc:
-    """Check a VPC: ranges, MTU, its subnets and the networks it reaches; allocate its number.
+    """Check the ranges and MTU of a VPC against its subnets and the networks that it reaches; allocate its number.
 
     Raises:
         CalabashError: the object is invalid or conflicts with another one.
@@ -107,7 +107,7 @@ def check_disjoint(networks: tuple[Network, ...], subject: str) -> None:
 
 
 def _gateway(subnet: Subnet, cidr: Network) -> Address:
-    """Return the address of the router in one range: the requested one, else the first."""
+    """Return the address of the router in one range of the subnet: the requested one, else the first of the range."""
     asked = [address for address in subnet.gateways if address.version == cidr.version]
     if len(asked) > 1:
         raise CalabashError(f"{describe(subnet)}: two gateways in {cidr}, {asked[0]} and {asked[1]}")

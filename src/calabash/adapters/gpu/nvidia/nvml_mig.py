@@ -112,7 +112,7 @@ def is_enabled(handle: object) -> bool:
 
 
 def layout_of(handle: object, geometry: MigGeometry) -> CardLayout:
-    """Return the instances of a card with this geometry."""
+    """Return the present GPU instances and compute instances of a card, which has the given geometry."""
     if not is_enabled(handle):
         return CardLayout(enabled=False)
     devices = _devices(handle)

@@ -36,12 +36,12 @@ class Intervals:
         self._files = files
 
     def interval(self, uuid: DeviceUuid) -> Interval | None:
-        """Return the class of a card; None if the tool's output cannot be understood. Raises CalabashError."""
+        """Return a card's time-slice class; None if nvidia-smi's output is not understood. Raises CalabashError."""
         words = {word.lower() for word in _WORD.findall(self._ask("-i", uuid, "-l"))}
         return Interval(words.pop()) if len(words) == 1 else None
 
     def set(self, uuid: DeviceUuid, interval: Interval) -> None:
-        """Set the class of a card. Raises CalabashError: UNSUPPORTED, NOT_PERMITTED, NOT_FOUND, TIMEOUT."""
+        """Set the time-slice class of a card. Raises CalabashError: UNSUPPORTED, NOT_PERMITTED, NOT_FOUND, TIMEOUT."""
         self._ask("-i", uuid, "--set-timeslice", str(_NUMBERS[interval]))
 
     def _ask(self, *words: str) -> str:

@@ -39,7 +39,11 @@ class ContainerHierarchy:
 
 
 class FreezerGroup(Cgroup):
-    """Control group of version 1, which does not report when it is empty and is ended process by process while frozen."""
+    """Control group of version 1.
+
+    The kernel does not report when such a group becomes empty. To end its processes, the group is frozen and each
+    process is killed.
+    """
 
     def populated(self) -> bool:
         """Return True if a live process is in the group; zombies do not count."""

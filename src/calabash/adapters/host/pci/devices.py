@@ -213,7 +213,7 @@ class PciTree:
 
 
 def memory_in_name(name: str) -> int:
-    """Return the MiB in a type name like ``A100-10C`` (10240), which ends in GiB; 0 if there are none."""
+    """Return the memory in MiB that a type name states in GiB: 10240 for ``A100-10C``; 0 if it states none."""
     size = _SIZE_IN_NAME.search(name)
     return int(size[1]) << 10 if size else 0
 

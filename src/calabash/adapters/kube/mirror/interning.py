@@ -51,7 +51,7 @@ class PodSharing:
         )
 
     def _one(self, part: V) -> V:
-        """Return the first value that was equal to this one. Empty values are returned unchanged."""
+        """Return an equal value that was passed in earlier, or this value if there is none, or if it is empty."""
         if not part:
             return part
         sample = part[0] if isinstance(part, tuple) else part

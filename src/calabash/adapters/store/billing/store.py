@@ -37,7 +37,7 @@ class BillingTables:
             )
 
     def tariffs(self) -> list[Document]:
-        """Return all tariffs by name and begin."""
+        """Return all tariffs, ordered by name and by the day from which they are valid."""
         table = tables.tariffs
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(table.c.document).order_by(table.c.name, table.c.valid_from))

@@ -168,7 +168,7 @@ def _released() -> sa.ColumnElement[bool]:
 
 
 def _quarter(database: Database) -> sa.ColumnElement[Any]:
-    """Return the quarter since 1970 in which a record begins."""
+    """Return the SQL expression for the quarter of an hour, counted since 1970, in which a record begins."""
     quarters = tables.usage.c.from_s / float(QUARTER_S)
     whole = quarters if database.engine.dialect.name == "sqlite" else sa.func.floor(quarters)
     return sa.cast(whole, sa.BigInteger)

@@ -123,6 +123,8 @@ class UsageOutbox:
     def fold(self, *, keep: int, limit: int = 5000) -> int:
         """Fold up to ``limit`` acknowledged rows; return the number of removed rows.
 
+        Rows of ended allocations are removed; the rows of a held slice are replaced by one row with their sums.
+
         Args:
             keep: number of the newest acknowledged rows that are not folded.
         """
@@ -187,7 +189,9 @@ def _set(connection: sa.Connection, **marks: int) -> None:
 
 
 def _runs(rows: Sequence[dict[str, Any]], span_s: float) -> Iterable[list[dict[str, Any]]]:
-    """Yield runs of records: each record begins when the one before it ends, and in the same span of time.
+    """Yield runs of adjacent records, all of which begin in the same span of time.
+
+    Records are adjacent if one begins at the moment at which the other ends.
 
     Args:
         rows: records in order of time.

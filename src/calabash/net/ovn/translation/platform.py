@@ -41,8 +41,8 @@ def platform_rows(
     Args:
         networks: all networks of the pool.
         protected: ranges of the platform's own networks (tunnels, management, metadata), which no tenant may reach.
-        hosts: the gateway hosts, and those that are held back after a loss. They are recorded in the rows, from which
-            the next controller reads them.
+        hosts: the gateway hosts, and those of them that are held back after a loss (``NetworkHosts``). Both are
+            recorded in the rows, from which the next controller reads them.
     """
     draft = Draft(PLATFORM)
     draft.add("NB_Global", SINGLE, {"options": OPTIONS, "external_ids": _host_ids(hosts or NetworkHosts())})
