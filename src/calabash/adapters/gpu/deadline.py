@@ -1,8 +1,9 @@
 """Thread that makes driver calls with a deadline.
 
 A driver call cannot be interrupted: if a card hangs, the caller hangs inside the kernel. Calls are therefore made by a
-worker thread and waited for with a deadline. When the deadline passes, the worker stays in the call, and every further
-call fails at once until it returns: a hung card costs one thread and never blocks the daemon.
+worker thread, and the caller waits until a deadline. If the deadline passes, the worker thread stays in the driver
+call. Further calls fail at once until the hung call has returned. So a hung card costs one thread and never blocks the
+daemon.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Faults that a driver has recorded, so that an agent also learns of faults that were reported while it did not run.
 
 This is an optional part of ``protocol``: a driver that supports it has an attribute ``past``, and ``past_faults`` reads
-it. A driver reports a fault once to each listener. An agent that ends before it has stored a fault finds it here when
-it starts again.
+it. A driver reports a fault once to each listener. If an agent ends before it has stored a fault, it reads the fault
+here when it starts again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """History of changes of the calendar since the machine was booted.
 
-The kernel reports start times of processes on a clock that counts from the boot. Other programs, such as the kubelet,
-record times of the calendar at that moment. To compare the two after the calendar was set, this module records when it
-was set and by how much, also in a file for the next process.
+The kernel reports the start time of a process in seconds since the boot. Other programs, such as the kubelet, record
+what the calendar showed at the start. If the calendar is set later, the two times no longer match. This module
+therefore records each *step* of the calendar: when it was set, and by how much. The steps are stored in a file, so that
+the next process has them too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Durable files, lease files and free disk space.
 
-A lease is an empty file: processes hold a shared flock on it, which their children inherit, and the kernel drops it
-when the last of them has ended in any way. A process that gets the exclusive lock knows that no holder is left.
+A lease is an empty file. Processes hold a shared flock on the file, and their children inherit the lock. The kernel
+releases the lock when the last of these processes has ended, for whatever reason. A process that gets the exclusive
+lock knows that no holder is left.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Device plug-in server with its registration at the kubelet, which is repeated whenever the kubelet has lost it.
 
-Every 200 ms the sockets are checked. A starting kubelet removes all sockets of the directory and creates its own again:
-the plug-in's socket is then missing, and the kubelet's is another file, possibly with the same inode number. A kubelet
-may also drop a plug-in without restarting: kubelets up to 1.36 keep one connection for each resource, and when an older
-instance of the plug-in ends they drop the newer one with it. Therefore a plug-in whose list no kubelet follows
-registers again, whatever the cause.
+Every 200 ms the server checks two sockets, its own and that of the kubelet. A starting kubelet removes all sockets of
+the directory and creates its own again. The plug-in's socket is then missing, and the kubelet's socket is a new file,
+possibly with the old inode number. A kubelet may also drop a plug-in without restarting: kubelets up to 1.36 keep one
+connection for each resource, and if an older instance of the plug-in ends, they drop the newer instance, too. Therefore
+a plug-in registers again whenever no kubelet follows its list, whatever the cause.
 
 There are two ways of registration: ``register`` calls the kubelet, and ``registry`` creates a socket where the kubelet
 looks for plug-ins. Only one is used at a time, because with both the kubelet would connect twice and drop both

@@ -3,7 +3,7 @@
 A request gets a slot only if its holder has fewer than ``share`` slots, and fewer slots than are free. So one holder
 gets at most ``share`` slots, and while several holders use slots, some stay free for the next one (dynamic thresholds,
 as for the buffers of network switches). A request beyond that is refused at once. A request without a holder, or the
-first one of a holder, waits for a slot instead.
+first one of a holder, waits for a slot instead of being refused.
 """
 
 from __future__ import annotations

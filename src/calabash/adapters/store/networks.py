@@ -1,7 +1,7 @@
 """Network objects in the database: plain data with a common revision, and certificates of load balancers.
 
-A change is one transaction that also increments the revision. The caller names the revision that it has read; if it has
-changed, it writes nothing, so that one of two concurrent writers must decide again.
+A change is one transaction that also increments the revision. The caller names the revision that it has read. If the
+stored revision is another one, nothing is written, so that one of two concurrent writers must decide again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The journal over SQLAlchemy: one short transaction per call, every write idempotent so that a crash can repeat it.
+"""The journal over SQLAlchemy: one short transaction for each call, and writes that can be repeated.
 
-A write that names an allocation can be repeated after an uncertain failure: grants insert or do nothing, state changes
-only move forward, usage records are unique by number.
+If a write fails and its outcome is unknown, for example after a crash, the caller repeats it without harm. A grant that
+exists is not inserted again, states change only in one direction, and usage records are unique by number.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scheduler of a cluster of many nodes, for requests of several parts.
 
-``ClusterScheduler`` is the ``Scheduler`` for the planner. Devices become nodes of kinds (``device_kinds``), a bundle
+``ClusterScheduler`` is the ``Scheduler`` for the planner. Devices are grouped into kinds (``device_kinds``); a bundle
 becomes one shape (``bundle``). Before a start is returned, package ``sharing`` checks it against the slices that are
 held (``tenancy``), so that no start is planned which a sharing mode refuses.
 """

@@ -1,7 +1,7 @@
 """Checks that the address ranges which a VPC reaches do not overlap.
 
-These are its own ranges and those of its peers, its dedicated lines and its uplink. If two of them overlapped, the
-router could not tell for which one a packet is.
+These are the VPC's own ranges and those of its peers, its dedicated lines and its uplink. If two of these ranges had a
+common address, the router could not decide where to send a packet for it.
 """
 
 from __future__ import annotations

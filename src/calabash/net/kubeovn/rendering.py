@@ -3,8 +3,8 @@
 Every object is rendered as resources, as a part of another resource, or as an ``Unsupported`` with the reason. A partly
 supported object has resources and an ``Unsupported``. With Kube-OVN a port is the network interface of a pod, and its
 settings are annotations of this pod. The annotations for each port are therefore written to a ConfigMap
-``calabash-ports`` in the VPC's namespace, to be copied to the pods. A ConfigMap is limited to
-1 MiB, so it is continued in ``calabash-ports-2`` and so on.
+``calabash-ports`` in the VPC's namespace, and must be copied to the pods from there. A ConfigMap is limited to 1 MiB;
+further annotations are in ``calabash-ports-2`` and so on.
 """
 
 from __future__ import annotations

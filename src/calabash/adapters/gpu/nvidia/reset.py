@@ -1,7 +1,7 @@
 """Reset NVIDIA cards with ``nvidia-smi --gpu-reset``, because NVML has no call for it.
 
-The program refuses while any process has the card open, also through the caller's own NVML. A card of a simulated node
-is reset by the node's tool, which refuses for the same reasons.
+The program refuses while any process has the card open. This includes the calling process while its NVML is loaded. A
+card of a simulated node is reset by the tool of the simulation, which refuses for the same reasons.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Time-slice classes of NVIDIA cards, which the driver keeps for each card until it is loaded again.
+"""Time-slice classes of NVIDIA cards.
 
-NVML has no call for them; ``nvidia-smi compute-policy`` is used. The driver refuses cards that do not support it, and
-users other than root. A class is a word; NVIDIA does not publish the length of its time slice.
+The class of a card is a word, such as ``short``, which selects the length of the time slices on the card; NVIDIA does
+not publish the lengths. The driver keeps the class until the driver is loaded again. NVML has no call for classes, so
+``nvidia-smi compute-policy`` is used. The driver refuses cards without this feature, and users other than root.
 """
 
 from __future__ import annotations

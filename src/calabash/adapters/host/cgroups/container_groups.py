@@ -1,8 +1,9 @@
 """Control groups of containers: find, read, freeze and end the groups that the kubelet and the runtime made.
 
 The kubelet names the group of a pod after its UID, below a root of its own (``kubepods``), and the runtime makes one
-group in it for each container. On a machine with version 1 controllers, each of their hierarchies has these groups; the
-freezer's is used, because it can also stop all processes. No group of the kubelet is created or moved here.
+group in it for each container. On a machine with version 1 controllers, the hierarchy of each controller has these
+groups. That of the freezer controller is used, because it can also stop all processes of a group. No group of the
+kubelet is created or moved here.
 """
 
 from __future__ import annotations

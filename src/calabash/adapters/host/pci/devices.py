@@ -1,8 +1,9 @@
 """PCI devices as sysfs shows them: identity, driver, IOMMU group, and virtual functions.
 
-Everything is read from ``sys`` below a root that need not be ``/``: a container sees the host's elsewhere, and a
-simulated node has a tree of its own. A device is named by its address as sysfs writes it, ``0000:65:00.0``. Files are
-read up to a bound and parsed strictly; for a device that is gone the result is None, malformed content is an error.
+Everything is read from ``sys`` below a root directory. This is not always ``/``: a container has the host's root
+mounted elsewhere, and a simulated node has a tree of its own. A device is named by its address as sysfs writes it,
+``0000:65:00.0``. Files are read up to a bound and parsed strictly. For a device that does not exist any more the result
+is None; malformed content is an error.
 Files whose reading waits for a writer of the device (``driver_override``, ``sriov_numvfs``, ``uevent``) are never read.
 """
 

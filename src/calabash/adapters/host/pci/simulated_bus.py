@@ -1,7 +1,8 @@
 """Simulated PCI bus on disk: devices, drivers and IOMMU groups, and the kernel's reaction to binding and unbinding.
 
-It behaves as a kernel of Debian was observed to in ``tests/vfio``, including error numbers: a bind without IOMMU is
-EINVAL, a group that is not viable binds all the same, and unbinding a device from VFIO blocks while its group is open.
+It behaves like the kernel of Debian that ``tests/vfio`` observes, including error numbers. Binding a device to VFIO
+without an IOMMU fails with EINVAL. A device is bound even if its group is not viable, because another device of the
+group has a host driver. Unbinding a device from VFIO blocks while the group's file is open.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Address and credentials of the API server: a pod's service account, or a kubeconfig.
 
-Tokens and certificates on disk are rotated by other programs; they are read again after a minute, for a new connection,
-or when the API server refuses them.
+Other programs replace tokens and certificates on disk from time to time. A token is read again after a minute, and when
+the API server refuses it. Certificates are read again for a new connection if their files have changed.
 """
 
 from __future__ import annotations

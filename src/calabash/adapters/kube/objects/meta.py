@@ -1,7 +1,8 @@
 """Metadata of Kubernetes objects, base class of their types, and kinds.
 
 Types have only the fields that the product uses; unknown fields are ignored, so that a newer API server or an extension
-breaks nothing. They are frozen and not tracked by the garbage collector, because caches hold tens of thousands.
+breaks nothing. They are frozen and not tracked by the garbage collector, because caches hold tens of thousands of
+objects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Add triggers that refuse to delete lines of the audit log, and to change or delete usage records of issued invoices.
 
-Retention still removes both: it notes the last line of the audit log that it removes before it deletes, and it marks
-the transaction in which it removes usage records.
+Retention can still remove both. Before it removes lines of the audit log, it stores the number of the last line that
+it is going to remove. It marks the transaction in which it removes usage records.
 
 Never changed after its release: later changes of the tables are later revisions.
 """
