@@ -12,7 +12,7 @@ import structlog
 from calabash.adapters.clock import Clock
 from calabash.adapters.store import Store
 from calabash.model.errors import CalabashError
-from calabash.model.messages import Text
+from calabash.model.messages import Text, in_full
 
 EVENTS_WAITING_MAX = 1000
 
@@ -40,9 +40,9 @@ class Events:
 
     def emit(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: Text = "") -> None:
         """Log an event and queue it for the journal. The oldest of more than EVENTS_WAITING_MAX queued events is dropped."""
-        fields = {"kind": kind, "reason": reason, "allocation": allocation, "device": device, "message": message}
-        log.info(kind, **{k: v for k, v in fields.items() if v and k != "kind"})
-        self._waiting.append({"at": self._clock.now_s(), **fields})
+        fields = {"reason": reason, "allocation": allocation, "device": device}
+        log.info(kind, **{k: v for k, v in {**fields, "message": in_full(message)}.items() if v})
+        self._waiting.append({"at": self._clock.now_s(), "kind": kind, **fields, "message": message})
 
     def flush(self) -> None:
         """Write queued events to the store; those that it does not accept stay queued."""

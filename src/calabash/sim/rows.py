@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.errors import CalabashError, Reason, file_reason
 
 NUMBER_MAX = 10**12
 # int() and float() also accept 1_000, digits of other scripts and nan, which are errors here.
@@ -92,7 +92,7 @@ def read_csv(path: Path, *, needed: tuple[str, ...]) -> Iterator[Row]:
                     )
                 yield Row(path, reader.line_num, dict(zip(heading, cells, strict=True)))
     except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from error
+        raise _unreadable(path, error.strerror or str(error), file_reason(error)) from error
     except UnicodeDecodeError as error:
         raise _unreadable(path, f"byte {error.start} is not UTF-8") from error
     except csv.Error as error:
@@ -122,7 +122,7 @@ def read_jsonl(path: Path) -> Iterator[Row]:
                     )
                 yield Row(path, number, value)
     except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from error
+        raise _unreadable(path, error.strerror or str(error), file_reason(error)) from error
     except UnicodeDecodeError as error:
         raise _unreadable(path, f"byte {error.start} is not UTF-8") from error
 
@@ -143,6 +143,5 @@ def _check_heading(path: Path, heading: list[str] | None, needed: tuple[str, ...
         raise CalabashError(f"{path}:1: a heading occurs twice", reason=Reason.BAD_FILE, hint="use unique headings")
 
 
-def _unreadable(path: Path, why: str) -> CalabashError:
-    reason = Reason.NOT_FOUND if "No such file" in why else Reason.BAD_FILE
+def _unreadable(path: Path, why: str, reason: Reason = Reason.BAD_FILE) -> CalabashError:
     return CalabashError(f"{path}: {why}", reason=reason, hint="check the path and that it is a UTF-8 text file")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.columns import MODE_MIG
 from calabash.sched.cluster.mig_tables import geometry_of
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
@@ -86,7 +86,7 @@ def read_requests(path: Path, nodes: Iterable[NodeSpec]) -> Workload:
                 mig_profile=row.text("mig_profile", ""),
             )
         except CalabashError as error:
-            if error.message.startswith(str(path)):
+            if error.reason is Reason.BAD_FILE:  # of the row, which names the file and line already
                 raise
             raise row.error(error.message, error.hint) from None
         requests.append(

@@ -45,12 +45,16 @@ def put(pool: ApiClient, kind: str, name: str, spec: Spec, **order: Any) -> Any:
 
 def change(pool: ApiClient, kind: str, name: str, changed: Change) -> Any:
     """Change an existing object; retry after concurrent changes."""
+    row = read(pool, kind, name)
     for left in reversed(range(TRIES)):
-        row = read(pool, kind, name)
+        before = row["generation"]
         try:
-            return put(pool, kind, name, changed(dict(row["spec"])), generation=row["generation"])
+            return put(pool, kind, name, changed(dict(row["spec"])), generation=before)
         except CalabashError as error:
-            if not left or error.reason is not Reason.CONFLICT or "generation" not in error.message:
+            if not left or error.reason is not Reason.CONFLICT:
+                raise
+            row = read(pool, kind, name)
+            if row["generation"] == before:  # the conflict is with another object
                 raise
     raise AssertionError
 

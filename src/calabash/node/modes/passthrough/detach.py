@@ -13,7 +13,7 @@ import structlog
 
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.messages import Message, Text
+from calabash.model.messages import Message, Text, in_full
 from calabash.node.devices.inventory import Inventory
 from calabash.node.modes.passthrough.machine import Machine
 from calabash.node.modes.passthrough.records import Given, GivenDevices, GivenKind
@@ -84,8 +84,10 @@ class DeviceDetacher:
     def _report_failure(self, given: Given, message: Text) -> None:
         if self._reported.get(given.name) != message:
             self._reported[given.name] = message
-            self._failures.append(Message("{device} is not detached yet: {why}", device=given.name, why=message))
-            log.warning("a device is not detached yet", device=given.name, why=message)
+            self._failures.append(
+                Message("{device} is not detached yet: {why}", device=given.name, why=in_full(message))
+            )
+            log.warning("a device is not detached yet", device=given.name, why=in_full(message))
 
     def _detach_one(self, given: Given) -> None:
         """Detach one device and remove its record. Raises CalabashError or OSError; the caller tries again."""
