@@ -82,7 +82,7 @@ def access_for(uid: int, before: Access) -> Access:
 def set_access(path: str | Path, access: Access) -> None:
     """Set mode and access control list of a file. Raises OSError.
 
-    Between its steps the file permits nothing that neither the old nor the new access permits.
+    At every moment the file permits at most what the old and the new access permit together.
     """
     if access.acl:
         os.setxattr(path, _XATTR, access.acl, follow_symlinks=False)

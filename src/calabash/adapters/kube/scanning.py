@@ -29,7 +29,9 @@ _ESCAPES = re.compile(
 
 
 def members(text: bytes, at: int = 0) -> dict[str, Span]:
-    """Return the span of each value of the object that starts at ``at``; for equal keys the last one.
+    """Return the span of each value, by key, of the JSON object that starts at ``at``.
+
+    If a key occurs several times, the span of its last value is returned.
 
     Raises ValueError if the text is not JSON.
     """

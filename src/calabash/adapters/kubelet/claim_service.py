@@ -58,7 +58,7 @@ class ClaimService:
         self.health = Followed(health_pb.NodeWatchResourcesResponse())
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
-        """Return the gRPC handlers: claims and health, each in two versions."""
+        """Return the gRPC handlers of the services for claims and for health, each in two versions of the API."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         prepare, unprepare = pb.NodePrepareResourcesResponse, pb.NodeUnprepareResourcesResponse
         health = {

@@ -61,7 +61,7 @@ class ServingThread(ABC):
         """Stop serving."""
 
     def _later(self, callback: Callable[..., object], *words: Any) -> None:
-        """Call a function on the event loop, if it runs."""
+        """Call a function on the event loop; does nothing if the event loop does not run."""
         loop = self._loop
         if loop is not None and not self._stopping.is_set():
             with suppress(RuntimeError):  # the loop has just ended

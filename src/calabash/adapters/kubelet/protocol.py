@@ -18,7 +18,7 @@ class PluginDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """Answer to Allocate: CDI names (``vendor/class=name``), and variables where CDI is not used."""
+    """Answer to Allocate: CDI names (``vendor/class=name``), and environment variables where CDI is not used."""
 
     cdi_names: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()

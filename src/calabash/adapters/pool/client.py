@@ -197,7 +197,7 @@ def _exchange(
 
 
 def _require_owner(connection: socket.socket, address: str, owner: int) -> None:
-    """Raise NOT_PERMITTED if the listening process is not the owner's, as the kernel recorded at ``listen``."""
+    """Raise NOT_PERMITTED if another user than ``owner`` listens, as the kernel recorded when the socket was opened."""
     size = struct.calcsize("iII")
     _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     if uid != owner:

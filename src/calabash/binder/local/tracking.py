@@ -181,5 +181,5 @@ class Tracker:
 
 
 def _figures(device: Device | None) -> object:
-    """Return the properties of a device on which the scheduler is built."""
+    """Return the fixed properties of a device; if one of them changes, the scheduler is rebuilt."""
     return device and (device.memory_mib, device.mig, device.pinned, device.spill_mib, device.replicas)

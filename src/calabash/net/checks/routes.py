@@ -190,5 +190,8 @@ def _check_next_hop(objects: VpcObjects, item: NetworkRoute, hop: Address) -> No
 
 
 def _match_key(route: NetworkRoute) -> tuple[int, IPv4Network | IPv6Network | None, IPv4Network | IPv6Network]:
-    """Return the packets that a route matches: priority (0 without a source), source and destination."""
+    """Return a key that two routes share if they match the same packets: priority, source and destination.
+
+    The priority of a route without a source is 0.
+    """
     return route.priority if route.source is not None else 0, route.source, route.prefix

@@ -144,7 +144,7 @@ class SimulatedBus:
         self._attach(address, driver)
 
     def probe(self, path: Path, address: str) -> None:
-        """Bind the device to the driver that accepts it, if any."""
+        """Apply a write to ``drivers_probe``: bind the device to the driver that accepts it, if any."""
         place = self.directory(address)
         if not place.exists():
             raise refusal(errno.ENODEV, path)

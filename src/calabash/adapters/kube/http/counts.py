@@ -49,17 +49,17 @@ class KubeCounts:
             self._silent.pop(mirror, None)
 
     def requests(self) -> dict[tuple[str, int], int]:
-        """Return the requests by method and status."""
+        """Return the number of requests by method and status."""
         with self._lock:
             return dict(self._requests)
 
     def lists(self) -> dict[str, int]:
-        """Return the complete lists by the plural of the kind."""
+        """Return the number of complete lists by the plural of the kind."""
         with self._lock:
             return dict(self._lists)
 
     def watches(self) -> dict[str, int]:
-        """Return the watches begun, by the plural of the kind."""
+        """Return the number of watches that were begun, by the plural of the kind."""
         with self._lock:
             return dict(self._watches)
 

@@ -21,9 +21,9 @@ class WideningMirror(Mirror[T]):
         self._includes_asked = self._includes_done = 0
 
     def include(self, field_selector: str) -> int:
-        """List the objects of this field selector, within the mirror's own selectors.
+        """Request a list of the objects that match a field selector and the mirror's own selectors.
 
-        Returns a number for ``included``, which is True when the objects have been reported.
+        Returns the number of the request. ``included`` returns True for it when the objects have been reported.
         """
         with self._lock:
             self._pending_fields.append(field_selector)
@@ -33,7 +33,7 @@ class WideningMirror(Mirror[T]):
         return number
 
     def included(self, number: int) -> bool:
-        """Return True if all includes up to that number have been listed and reported."""
+        """Return True if the objects of all requests up to that number have been listed and reported."""
         return self._includes_done >= number
 
     def _wants_more(self) -> bool:

@@ -190,7 +190,7 @@ class GpuNodeSpec(KubeStruct, frozen=True):
     """Settings of an administrator for the node's devices.
 
     Args:
-        unschedulable: no pod gets any of the devices from now on.
+        unschedulable: True if no further pod shall get any of the devices.
         devices: settings of single devices, by UUID.
     """
 
