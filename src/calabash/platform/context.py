@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from calabash.adapters.store import Store
 from calabash.api.replies import QueueView
@@ -22,17 +23,39 @@ from calabash.platform.notifications.rules import NotificationRules
 from calabash.platform.tenancy.store import TenancyStore
 
 
+class ServedPool(Protocol):
+    """The pool of a machine or of a cluster, as far as routes of both need it."""
+
+    def visibility(self, who: Principal) -> Visibility:
+        """Return the visibility of a principal."""
+        ...
+
+    def queues(self, visibility: Visibility) -> list[QueueView]:
+        """Return the visible queues, with the amounts that are allocated and waiting."""
+        ...
+
+    def device_count(self) -> int:
+        """Return the present number of devices."""
+        ...
+
+    def settle(self) -> None:
+        """Release allocations whose programs have ended.
+
+        It is called before a decision that depends on running allocations, such as the deletion of a tenant.
+        """
+        ...
+
+    def traces(self) -> Mapping[Key, Trace]:
+        """Return the present state of all objects, for the change feed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
     """Services of one pool, of a machine or of a cluster.
 
     Args:
-        visibility: returns the visibility of a principal.
-        queues: returns the visible queues, with the amounts that are allocated and waiting.
-        devices: returns the present number of devices.
-        settle: releases allocations whose programs have ended. It is called before a decision that depends on
-            running allocations, such as the deletion of a tenant.
-        traces: returns the present state of all objects, for the change feed.
+        pool: the pool that is served.
         notices: notification rules; None if the pool sends no notifications.
         networks: networks of tenants; None if the pool has none.
         certificates: certificates of load balancers; None if ``networks`` is None.
@@ -46,11 +69,7 @@ class Operations:
     store: Store
     audit: AuditTrail
     fairness: UserRequestLimits
-    visibility: Callable[[Principal], Visibility]
-    queues: Callable[[Visibility], list[QueueView]]
-    devices: Callable[[], int]
-    settle: Callable[[], None]
-    traces: Callable[[], Mapping[Key, Trace]]
+    pool: ServedPool
     notices: NotificationRules | None = None
     networks: NetworkStore | None = None
     certificates: CertificateStore | None = None

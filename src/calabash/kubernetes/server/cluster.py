@@ -205,6 +205,13 @@ class ClusterFace:
         held = sum(bool(pod.facts.node) for pod in seen)
         return len(moment.devices), held, len(seen) - held
 
+    def device_count(self) -> int:
+        """Return the present number of devices."""
+        return len(self.moment().devices)
+
+    def settle(self) -> None:
+        """Do nothing: the API server reports by itself what pods hold."""
+
     def traces(self) -> dict[Key, Trace]:
         """Return all objects that API clients can watch, by kind and name.
 

@@ -70,7 +70,7 @@ def cluster_of(request: Asked) -> ClusterFace:
 async def status(state: State, request: Asked) -> replies.Status:
     context: ClusterContext = state.context
     operations = operations_of(request)
-    visibility = operations.visibility(principal_of(request))
+    visibility = operations.pool.visibility(principal_of(request))
     devices, held, waiting = await work(request, cluster_of(request).counts, visibility)
     return replies.Status(
         version=calabash.__version__,
@@ -167,7 +167,7 @@ async def undrain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail
 @handles(endpoints.LIST_QUEUES)
 async def list_queues(request: Asked) -> replies.QueueList:
     visibility = visibility_of(request)
-    found = await work(request, operations_of(request).queues, visibility)
+    found = await work(request, operations_of(request).pool.queues, visibility)
     return replies.QueueList(items=[visibility.shown_queue(queue) for queue in found])
 
 

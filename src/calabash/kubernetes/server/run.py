@@ -213,11 +213,7 @@ class ClusterProgram:
             store=store,
             audit=audit,
             fairness=UserRequestLimits(order.settings.user, exempt=lambda uid: uid in {0, os.geteuid()}),
-            visibility=cluster.visibility,
-            queues=cluster.queues,
-            devices=lambda: len(cluster.moment().devices),
-            settle=lambda: None,  # the API server reports by itself what pods hold
-            traces=cluster.traces,
+            pool=cluster,
             notices=notifying(
                 order.settings.notifications,
                 stack,

@@ -25,7 +25,7 @@ async def list_changes(request: Asked) -> ChangeList:
 
     state = request.app.state
     if _KEPT not in state:
-        state[_KEPT] = ChangeFeed(operations.traces)
+        state[_KEPT] = ChangeFeed(operations.pool.traces)
     changes: ChangeFeed = state[_KEPT]
     return await changes.after(page.after, wait_s=page.wait_s, visible=visible)
 

@@ -48,7 +48,7 @@ class Session:
     @property
     def visibility(self) -> Visibility:
         """The visibility of the requesting principal, from the present allocations."""
-        return self.operations.visibility(self.caller.principal)
+        return self.operations.pool.visibility(self.caller.principal)
 
     async def work(self, call: Callable[Given, Answer], /, *given: Given.args, **named: Given.kwargs) -> Answer:
         """Call a function in a worker thread and return its result, as ``work`` does."""
@@ -126,7 +126,7 @@ def operations_of(request: Asked) -> Operations:
 
 def visibility_of(request: Asked) -> Visibility:
     """Return the visibility of the requesting principal. Raises CalabashError like ``caller_of``."""
-    return operations_of(request).visibility(caller_of(request).principal)
+    return operations_of(request).pool.visibility(caller_of(request).principal)
 
 
 def shown_to(request: Asked) -> Callable[[Text], str]:
@@ -135,7 +135,7 @@ def shown_to(request: Asked) -> Callable[[Text], str]:
     If the request is not authenticated yet, the function redacts all names.
     """
     caller: Caller | None = request.scope["state"].get(_CALLER)
-    return redacted if caller is None else operations_of(request).visibility(caller.principal).text
+    return redacted if caller is None else operations_of(request).pool.visibility(caller.principal).text
 
 
 async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
@@ -173,7 +173,7 @@ async def guarantee_warnings_of(request: Asked, guarantee: float | UnsetType) ->
     if not guarantee:
         return []
     operations, visibility = operations_of(request), visibility_of(request)
-    return guarantee_warnings(await work(request, operations.queues, visibility), operations.devices())
+    return guarantee_warnings(await work(request, operations.pool.queues, visibility), operations.pool.device_count())
 
 
 async def body_of(request: Asked) -> bytes:

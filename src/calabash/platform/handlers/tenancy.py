@@ -48,7 +48,7 @@ async def put_tenant(request: Asked, tenant: FromPath[str]) -> Named:
 @handles(endpoints.DELETE_TENANT)
 async def delete_tenant(request: Asked, tenant: FromPath[str]) -> Named:
     who = caller_of(request).principal
-    await work(request, operations_of(request).settle)  # allocations that have ended must not block the deletion
+    await work(request, operations_of(request).pool.settle)  # allocations that have ended must not block the deletion
     await work(request, operations_of(request).changes.delete_tenant, who, tenant)
     return Named(name=tenant)
 
@@ -80,7 +80,7 @@ async def put_project(request: Asked, tenant: FromPath[str], project: FromPath[s
 @handles(endpoints.DELETE_PROJECT)
 async def delete_project(request: Asked, tenant: FromPath[str], project: FromPath[str]) -> Named:
     who = caller_of(request).principal
-    await work(request, operations_of(request).settle)
+    await work(request, operations_of(request).pool.settle)
     await work(request, operations_of(request).changes.delete_project, who, tenant, project)
     return Named(name=f"{tenant}/{project}")
 
@@ -170,7 +170,7 @@ async def end_session(request: Asked) -> Named:
 @handles(endpoints.LIST_QUOTA)
 async def list_quota(request: Asked) -> shapes.QuotaList:
     operations, visibility = operations_of(request), visibility_of(request)
-    queues = await work(request, operations.queues, visibility)
+    queues = await work(request, operations.pool.queues, visibility)
 
     def spent(tenant: str) -> Money | None:
         found = operations.billing.spent(tenant)

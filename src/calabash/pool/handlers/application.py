@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from calabash.api.replies import QueueView
+from calabash.model.tenancy import Principal
+from calabash.platform.access.visibility import Visibility
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.context import Operations
 from calabash.platform.handlers.application import OPERATING, served
+from calabash.platform.http.change_feed import Key, Trace
 from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.http.server import Application
 from calabash.platform.networks.certificates import CertificateStore
@@ -46,6 +50,28 @@ HANDLERS = (
 )
 
 
+class MachinePool:
+    """The pool of one machine for the routes that a cluster has too; see ``ServedPool``."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def visibility(self, who: Principal) -> Visibility:
+        return self._pool.visibility(who)
+
+    def queues(self, visibility: Visibility) -> list[QueueView]:
+        return self._pool.queues.shown(self._pool.binder, visibility.queue)
+
+    def device_count(self) -> int:
+        return len(self._pool.agent.devices())
+
+    def settle(self) -> None:
+        self._pool.binder.schedule()
+
+    def traces(self) -> Mapping[Key, Trace]:
+        return traces(self._pool)
+
+
 def application(
     pool: Pool,
     context: Context,
@@ -68,11 +94,7 @@ def application(
         store=pool.store,
         audit=audit,
         fairness=fairness,
-        visibility=pool.visibility,
-        queues=lambda visibility: pool.queues.shown(pool.binder, visibility.queue),
-        devices=lambda: len(pool.agent.devices()),
-        settle=pool.binder.schedule,
-        traces=lambda: traces(pool),
+        pool=MachinePool(pool),
         notices=notices,
         networks=networks,
         certificates=certificates,
