@@ -216,6 +216,11 @@ def oversized(size: int, limit: int, what: str = "it has") -> str:
     """Return the text that replaces an annotation which is too large to be kept in memory.
 
     ``read_request`` refuses it with an error that states the size and the limit.
+
+    Args:
+        size: size of the annotation, or of the part of the object from which it was made, in bytes.
+        limit: greatest permitted size in bytes.
+        what: beginning of the error's sentence, before the size.
     """
     return f"{_OVERSIZED}{what} {size} bytes, at most {limit}"
 

@@ -177,8 +177,9 @@ class RemoteAccount:
     def wait_until_released(self, leases: Iterable[str], within_s: float = _RETURN_S) -> None:
         """Wait until the leases of ended runs are released, at most ``within_s`` seconds.
 
-        A lease may not be released in time because its keeper was killed. Its run file is then deleted, so that later
-        runs do not wait for it. The server ends such a lease after the grace period.
+        A lease is released by its keeper, a background process (``lease_keeper``). If the keeper was killed, the lease
+        is not released in time. Its run file is then deleted, so that later runs do not wait for it. The server ends
+        such a lease after the grace period.
         """
         returning = [self._directory / RUNS_DIRECTORY / lease for lease in leases]
         deadline = time.monotonic() + within_s

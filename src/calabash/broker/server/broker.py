@@ -186,7 +186,15 @@ class Broker:
 def pool_request(
     claims: TokenClaims, order: LeaseOrder, lease_id: str, uuids: list[str], *, keep_s: float
 ) -> dict[str, Any]:
-    """Return the request body with which the pool is asked for the allocation of a lease."""
+    """Return the body of the request to the pool for the allocation of a lease.
+
+    Args:
+        claims: claims of the requesting token.
+        order: the request of the client.
+        lease_id: ID of the new lease.
+        uuids: devices that the request accepts; empty for any device.
+        keep_s: seconds after which the pool ends the allocation if no server renews it.
+    """
     return {
         "gpus": order.gpus,
         "memory_mib": order.memory_mib,
@@ -238,7 +246,7 @@ def _lease(
 def _cores(order: LeaseOrder, granted: dict[str, Any]) -> int:
     """Return the compute share of each device in percent.
 
-    A best-effort lease has no guaranteed share; its result is the share for which the pool accounts it.
+    A best-effort lease has no guaranteed share. For such a lease the result is the share that the pool charges for it.
     """
     request = order.request
     if request.policy is ComputePolicy.BEST_EFFORT:

@@ -167,15 +167,15 @@ class LeaseAllocations:
 
         Args:
             lease: the lease.
-            cut: True if the server ends leases together with their token. If the token has ended, its end is then
-                recorded as the reason, although the holder has released the lease first.
+            cut: True if the server ends leases whose token has ended. If the token has ended, this is then recorded as
+                the reason; otherwise the reason is that the lease was given back.
             peer: address of the client, for the audit log.
         """
         ended = self._verifier.end_reason(lease.token, lease.expires) if cut else ""
         return await self.end(lease, why=ended or "given back", peer=peer)
 
     def session_target(self, lease_id: str, session: str, peer: str) -> tuple[str, str] | None:
-        """Record a session of a lease, which also renews the lease, and return the values to pass the connection on.
+        """Record a session of a lease, renew the lease, and return what is needed to pass on the session's connection.
 
         Args:
             lease_id: ID of the lease.

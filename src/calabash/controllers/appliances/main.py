@@ -196,7 +196,7 @@ def _manage_host(
 
 
 def _has_leftover_appliances(prefix: str | None) -> bool:
-    """Return True if an earlier process left appliances in the lab."""
+    """Return True if an earlier process left appliances in the lab with this prefix; False if ``prefix`` is None."""
     lab = Lab.of_prefix(prefix) if prefix else None
     return lab is not None and any((lab.host(name).directory / "x").exists() for name in lab.record.gateways)
 

@@ -91,9 +91,13 @@ class ApplianceTools:
 
 
 def _private_etc(scripts: Path, tree: Path) -> Path:
-    """Create, if necessary, and return a directory that is mounted at /etc for programs of the tree.
+    """Return a directory with the files that programs of the tree read in /etc; create it if necessary.
 
-    It contains the configuration of keepalived's package and the user root.
+    It has keepalived's configuration and the account root, and is mounted at /etc for these programs.
+
+    Args:
+        scripts: directory of start scripts, in which the directory is created.
+        tree: root of the unpacked packages.
     """
     made = scripts / "etc"
     if not made.exists():

@@ -133,9 +133,12 @@ class ReplicaManager:
         return passes, failure
 
     def _is_waiting(self, fresh: bool) -> bool:
-        """Return True in the first PASS_S seconds after the namespace was created, if this manager created it.
+        """Return True in the first PASS_S seconds after this manager has created the namespace.
 
         In this time, programs with ``waits`` are not started before packets pass at the interfaces.
+
+        Args:
+            fresh: True if the namespace was created just now.
         """
         now_s = time.monotonic()
         if fresh:

@@ -65,9 +65,10 @@ class Probe:
             return _arrives(listener, mark, send)
 
     def is_forgery_dropped(self, other: Probe, *, mac: str = "", address: str = "") -> bool | None:
-        """Return True if a frame with a forged source does not reach another probe of the subnet.
+        """Return True if a frame with a forged source does not reach another probe of the subnet, False if it does.
 
-        A frame with the correct source is sent after each forged one. If none of these arrives, the result is None.
+        A frame with the correct source is sent after each forged one. If no frame with the correct source arrives,
+        nothing can be said, and the result is None.
 
         Args:
             mac: forged source MAC; "": the port's own.
@@ -206,7 +207,14 @@ def _arrives(
 def _frame(
     mac: str, to_mac: str, source: str, target: str, mark: bytes, *, numbers: tuple[int, int] = (_NUMBER, _NUMBER)
 ) -> bytes:
-    """Return an Ethernet frame with a UDP datagram over IPv4, without the optional checksum."""
+    """Return an Ethernet frame with a UDP datagram over IPv4, without the optional checksum.
+
+    Args:
+        mac, to_mac: source and destination MAC.
+        source, target: source and destination address.
+        mark: content of the datagram.
+        numbers: source and destination port number.
+    """
     datagram = struct.pack("!HHHH", *numbers, 8 + len(mark), 0) + mark
     ends = socket.inet_aton(source) + socket.inet_aton(target)
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(datagram), 1, 0, 64, socket.IPPROTO_UDP, 0) + ends

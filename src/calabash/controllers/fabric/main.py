@@ -48,7 +48,7 @@ def run_fabric_controller(pool: ApiClient, file: Path, *, once: bool, supervised
 
     Args:
         once: carry out one round only.
-        supervised: end at the end of standard input.
+        supervised: also end when standard input is closed, which happens when the process that started this one ends.
 
     Raises:
         CalabashError: the file is invalid or names no fabric.

@@ -73,9 +73,8 @@ class Lab:
         """Create the lab, or start those of its daemons that are not running. An incomplete lab is created again.
 
         Raises:
-            CalabashError: CONFLICT if prefix or directory belong to another lab, NOT_PERMITTED without root, UNSUPPORTED if
-                the machine lacks
-                a requirement.
+            CalabashError: CONFLICT if prefix or directory belong to another lab, NOT_PERMITTED without root,
+                UNSUPPORTED if the machine lacks a requirement.
         """
         self.record.check()
         if not self.record.dummy:
@@ -166,7 +165,10 @@ class Lab:
         )
 
     def run(self, namespace: str, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a program in a namespace of the lab: of a host, a station, or ``fab``, ``ctl``, ``world``."""
+        """Run a program in a namespace of the lab, named with or without the prefix (``h1``: a host's).
+
+        ``fab`` is the namespace of the links, ``ctl`` that of the central part, and ``world`` that of the provider.
+        """
         own = self.record.prefix + "-"
         return namespaces.run(namespace if namespace.startswith(own) else own + namespace, *argv, timeout_s=timeout_s)
 

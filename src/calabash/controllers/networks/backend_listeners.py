@@ -31,11 +31,11 @@ log = structlog.get_logger(__name__)
 
 
 class LocalListeners:
-    """Thread that checks the backends whose ports are on this host.
+    """Thread that detects when a program on this host stops or starts listening at the port of a load balancer backend.
 
     Args:
-        switch: the switch of this host; closed by ``close``.
-        changed: called with all closed backends when they change; must not block.
+        switch: the switch of this host; the thread's ``close`` also closes this connection.
+        changed: called with all backends at which no program listens any more, when this set changes; must not block.
         poll_s: seconds between checks.
     """
 
@@ -63,12 +63,12 @@ class LocalListeners:
             sockets.close()
 
     def watch(self, wanted: Mapping[BackendKey, Address], closed: ClosedBackends) -> None:
-        """Set the backends to check.
+        """Set the backends to check. Those whose ports are on other hosts are ignored.
 
         Args:
             wanted: address of each backend, by port name and port number.
-            closed: backends that were closed when the networks were last written. They stay closed until a socket
-                listens.
+            closed: closed backends according to the rows in the database. A backend that is new in ``wanted`` and among
+                these counts as closed until a socket listens at its port.
         """
         with self._lock:
             new = wanted.keys() - self._wanted.keys()

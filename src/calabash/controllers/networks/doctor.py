@@ -310,7 +310,11 @@ def _mtu(ports: dict[str, SwitchPort], networks: Networks | None) -> NetworkFind
 
 
 def _offloads(ports: dict[str, SwitchPort]) -> NetworkFinding:
-    """Check that devices in this network namespace send packets with checksums."""
+    """Check that the managed devices in this network namespace send packets with checksums, which TCP and UDP need.
+
+    Args:
+        ports: ports of this host's switch.
+    """
     affected = []
     for port in ports.values():
         with suppress(OSError):  # the device is in another namespace, or not a kernel device

@@ -105,7 +105,8 @@ class Reconciler:
         protected: ranges of the platform's own networks, which tenants must not reach.
         full_s: seconds between full comparisons.
         rest_s: seconds for which a gateway host that is new, or was lost, must be stable before it carries traffic.
-        own_switch: name of this host and a check of its switch; see ``OvnDaemons``.
+        own_switch: name of this host, and a function that returns True if its switch responds; see ``OvnDaemons``. None
+            if the controller is not on a host of tenant networks.
     """
 
     def __init__(
@@ -177,8 +178,8 @@ class Reconciler:
 
         Args:
             report: called with new status reports.
-            watch: called with the backends of load balancers, and those that are closed, when the networks change; None:
-                no backend is detected as closed.
+            watch: called when the networks change, with the load balancer backends to check for a listening program and
+                with those that are closed now. None: no such check is made, so that no backend becomes closed.
         """
         while not self._queue.stopped:
             try:

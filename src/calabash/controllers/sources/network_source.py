@@ -83,7 +83,7 @@ class PoolNetworks:
 
 
 class NetworksFile:
-    """Networks in a file in the format of the pool's snapshot, for use without a pool. Stores the reports."""
+    """Networks in a file in the format of the pool's snapshot, for use without a pool. Keeps the reports."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -35,8 +35,8 @@ class PendingChange:
     Args:
         count: number (``nb_cfg``) of the change.
         generations: generation of each object of the VPC that the change contains.
-        since_s: monotonic time at which it was written.
-        late: it was reported that the change takes longer than LATE_S.
+        since_s: monotonic time at which the change was written.
+        late: True once a report says that the change takes longer than LATE_S.
     """
 
     count: int

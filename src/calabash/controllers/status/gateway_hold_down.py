@@ -43,7 +43,10 @@ class ActiveGatewayPort:
 
 @dataclass(frozen=True, slots=True)
 class _KnownOrder:
-    """Order of a port, and the number of a change after which every host that has carried it out knows this order."""
+    """Order of a gateway port, and the number of the last change that was requested when this order was first seen.
+
+    A host that has carried out this change or a later one therefore knows the order.
+    """
 
     order: tuple[str, ...]
     count: int

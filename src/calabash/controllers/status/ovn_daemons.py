@@ -32,9 +32,9 @@ class OvnDaemons:
     """Monitors the databases, northd and the hosts, and sets READY of VPCs. Not thread-safe.
 
     Args:
-        own_switch: the host of this controller, and a function that returns True if the database of its switch responds. Other
-            hosts do not
-            report this: their ovn-controller continues without its switch while nothing changes.
+        own_switch: name of this controller's host, and a function that returns True if the database of the host's
+            switch responds. Only this host is checked in this way: an ovn-controller whose switch has failed does not
+            report that while nothing changes.
         silent_s: seconds after which a daemon that does not respond is reported; a quick restart is not.
     """
 
@@ -131,7 +131,7 @@ class OvnDaemons:
         return frozenset(silent)
 
     def _lasts(self, what: str, *, failing: bool) -> bool:
-        """Record whether the part ``what`` fails now; return True if it has failed for longer than ``silent_s``."""
+        """Record if the daemon or database ``what`` fails now; return True if it has for longer than ``silent_s``."""
         if not failing:
             self._since.pop(what, None)
             return False

@@ -150,11 +150,11 @@ def with_isolation(asked: PodRequest, namespace: NamespaceTerms) -> PodRequest:
 def with_queue(asked: PodRequest, pod: AskingPod, namespace: NamespaceTerms) -> tuple[PodRequest, str]:
     """Return the request with a queue that the namespace allows, and a warning ("" for none).
 
-    If the pod names a queue that is not allowed by another system's label or annotation, the namespace's default queue
-    replaces it and the warning says so.
+    A label or annotation of another system may name a queue that the namespace does not allow. The namespace's default
+    queue then replaces it, and the warning says so.
 
     Raises:
-        CalabashError: NOT_PERMITTED if the pod names such a queue by Calabash's own label or annotation.
+        CalabashError: NOT_PERMITTED if Calabash's own label or annotation names a queue that is not allowed.
     """
     if not asked.queue or namespace.allows(asked.queue):
         return asked, ""

@@ -159,6 +159,10 @@ def _device(who: str, result: AllocatedDevice, node: str, known: Mapping[str, Cl
 def _require_once(who: str, given: Sequence[_Given]) -> None:
     """Check that no two results name the same card. Results with admin access may.
 
+    Args:
+        who: the claim, as error messages name it.
+        given: the results of the allocation.
+
     Raises:
         CalabashError: MODE_CONFLICT if two do.
     """

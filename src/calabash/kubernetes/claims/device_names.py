@@ -78,10 +78,10 @@ def card_names(devices: Sequence[Device]) -> Mapping[DeviceUuid, str]:
 
 
 def claim_devices(devices: Sequence[Device]) -> tuple[ClaimDevice, ...]:
-    """Return all devices that claims can be allocated of these cards, card by card, the whole card first.
+    """Return all devices of these cards that can be allocated to claims, card by card, the whole card first.
 
-    Allocators choose the first device that matches a request. The instances of a MIG profile are therefore ordered so
-    that those come first which leave the largest other profiles possible.
+    Allocators choose the first device that matches a request. Among the instances of a MIG profile, those that leave
+    the largest other profiles possible therefore come first.
     """
     cards = card_names(devices)
     ordered = sorted(devices, key=lambda device: cards[device.uuid])

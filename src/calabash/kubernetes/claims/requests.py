@@ -120,7 +120,8 @@ def _demands(found: DeviceClass, more: Iterable[DeviceSelector]) -> Demands:
 def _allocated_configs(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
     """Return configurations in the form that they have in an allocation.
 
-    Configurations of a class apply to the requests for that class only, so the request is added to them.
+    A configuration that names no request applies to all requests, if it is from the claim. If it is from the class
+    (``source`` FromClass), it applies to ``request`` only, which is therefore added.
     """
     names = (request,) if source == "FromClass" else ()
     return [AllocatedConfig(source=source, requests=one.requests or names, opaque=one.opaque) for one in configs]
@@ -165,7 +166,13 @@ def _translated(ask: _Ask) -> GpuRequest:
 
 
 def _shared(base: GpuRequest, capacity: Mapping[str, int], parameters: SliceParameters) -> GpuRequest:
-    """Return the request for a share of each device, in the amounts that the allocator of Kubernetes would allocate."""
+    """Return the request for a share of each device, in the amounts that the allocator of Kubernetes would allocate.
+
+    Args:
+        base: the request without amounts.
+        capacity: requested memory in MiB and cores in percent, by name; a missing amount was not requested.
+        parameters: driver parameters of the request.
+    """
     memory_mib, cores = capacity.get(MEMORY), capacity.get(CORES, 0)
     if memory_mib is not None:
         memory_mib = _consumed_mib(memory_mib, base.mode)

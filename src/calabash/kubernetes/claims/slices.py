@@ -210,7 +210,7 @@ def _taints(found: ClaimDevice, state: DeviceSnapshot, facts: SliceFacts) -> tup
 
 
 def _is_barred(found: ClaimDevice) -> bool:
-    """Return True if a MIG instance on the card that must not be destroyed prevents the use of the device."""
+    """Return True if the device cannot be used because its card has a MIG instance that must not be destroyed."""
     device = found.device
     stays = [i for i in device.mig_instances if i.stays]
     if not stays or device.mig is None:

@@ -229,9 +229,10 @@ def done(pod: Pod, container: str, since_s: float = 0.0) -> bool:
 
 
 def is_since(when: str | None, since_s: float) -> bool:
-    """Return True if a time in an API object is not before ``since_s``, or if it is None or invalid.
+    """Return True if a time in an API object is ``since_s`` or later, or if it is None or invalid.
 
-    Times of the API server are rounded down to seconds, so a time counts as up to one second later.
+    The API server cuts off fractions of a second, so the actual time may be up to one second later than the written
+    one. In doubt the result is True.
     """
     try:
         return when is None or datetime.fromisoformat(when).timestamp() + 1 >= since_s

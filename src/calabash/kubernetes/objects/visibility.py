@@ -52,8 +52,8 @@ def for_namespace(
 
     Args:
         queues: returns the names of the queues that the users may see: the queue of the namespace and its ancestors.
-        pod_of: returns the pod of a marked request, by its UID. None if the names of requests are not UIDs of pods;
-            they are then redacted.
+        pod_of: returns the pod of a request that the text names, by the pod's UID. None if requests in the text are not
+            named by UIDs of pods; their names are then redacted.
     """
     return render(text, _NamespaceViewer(namespace, queues, pod_of))
 
@@ -72,7 +72,11 @@ class _NamespaceViewer:
         self._pod_of = pod_of
 
     def named(self, names: Sequence[Name]) -> str:
-        """Return own pods and budgets by name, the numbers of others, then the other names."""
+        """Return names as the users may read them, joined by commas.
+
+        Pods and disruption budgets of the namespace are named, up to NAMED_MAX of each kind; those of other namespaces
+        are counted. Of the other names, those of queues that the users may see are given; the others are redacted.
+        """
         found = [self._as_pod(name) for name in names]
         texts = []
         for kind, noun in _NOUNS.items():

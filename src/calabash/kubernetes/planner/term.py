@@ -160,9 +160,10 @@ class TermCore:
     def _recover(self, error: Exception) -> None:
         """Delete the core after a failed decision, and set aside the pods that cause the failure.
 
-        A new core is built from the API server after REST_S seconds, when the writes of the old core have ended. It may
-        succeed, because the old core's state may have been wrong. If a new core fails as well, the unbound pods that
-        cause this are found by bisection. This takes about 17 trial cores for each of them among 100,000 pods.
+        A new core is built from the API server after REST_S seconds. By then the writes of the old core have ended. The
+        new core may succeed, because the state of the old one may have been wrong. If a new core fails as well, the
+        unbound pods that cause this are found by bisection. This takes about 17 trial cores for each of them among
+        100,000 pods.
         """
         self.figures.count(PLANNER_FAILURES)
         with self._lock:

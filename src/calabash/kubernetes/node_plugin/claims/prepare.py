@@ -56,7 +56,7 @@ class ClaimEdits(Protocol):
         ...
 
     def for_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
-        """Return the edits for a container that observes these devices."""
+        """Return the edits for a container with admin access, which observes these devices and has no slice of them."""
         ...
 
 
@@ -234,7 +234,9 @@ class ClaimPreparer:
 
 
 def request_environment(plan: ClaimPlan, number: int) -> tuple[tuple[str, str], ...]:
-    """Return the environment variables that tell the shim the claim and, if it has several requests, the slices of one.
+    """Return the environment variables of one request of a claim, which the shim in a container reads.
+
+    They name the claim. If the claim has several requests, they also list the slices that belong to this one.
 
     Args:
         number: index of the request in the claim.

@@ -158,10 +158,10 @@ class Preparer:
         return container in init_names(pod) and done(pod, container, self._since_s(pod.metadata.uid))
 
     def _require_known(self, pod: Pod, claimant: Claimant) -> None:
-        """Check that the container that starts is certain.
+        """Check that the container is the only one that may be starting now with its device IDs.
 
-        It is not if it was found by the pod-resources API, which does not list init containers, and the pod has an init
-        container that has not run yet and may have the same device IDs.
+        This is certain if the kubelet's checkpoint names the container. If it was found by the pod-resources API, an
+        init container of the pod that has not run yet may be starting instead: that API does not list init containers.
 
         Raises:
             CalabashError: NOT_FOUND if the container is not certain.

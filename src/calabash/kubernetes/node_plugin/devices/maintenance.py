@@ -156,6 +156,10 @@ class DeviceMaintenance:
     def _write_outcome(self, device: Device, order: GpuNodeOrder, state: str, said: str) -> None:
         """Write the outcome of an order to disk.
 
+        Args:
+            state: state of the order, as in the status of the ``GpuNode``.
+            said: explanation for the administrator; cut if it is long.
+
         Raises:
             CalabashError: DISK_FULL if it cannot be written. An order whose beginning cannot be written is not carried
                 out.

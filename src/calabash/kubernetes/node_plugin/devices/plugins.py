@@ -51,8 +51,8 @@ class Plugins:
         membership: finds the sandboxes and cgroups of pods.
         desk: files and store of the node's claims.
         edits: makes the CDI edits of containers.
-        closed: returns the reason why no devices are published to claims and no whole device is given under NVIDIA's
-            resource name; "" if they are.
+        closed: returns the reason why the node publishes no devices to claims and gives no whole device under NVIDIA's
+            resource name; "" if it does both.
         full: returns the error with which allocations are refused while usage cannot be recorded; None if it can.
         granted: called after a grant that the planner did not plan.
     """

@@ -171,7 +171,10 @@ class ApiWrites:
         self._checked_client().delete(POD, pod.name, pod.namespace, uid=pod.uid, grace_s=grace_s)
 
     def _grace_s(self, pod: PodName, grace_max_s: int | None) -> int | None:
-        """Return the grace period to request in seconds; None requests the pod's own grace period."""
+        """Return the grace period to request for an eviction or deletion, in seconds.
+
+        None requests no particular period: the pod's own is not longer than ``grace_max_s``, or the pod is not found.
+        """
         if grace_max_s is None:
             return None
         seen = self._client.get(POD, pod.name, pod.namespace)

@@ -34,7 +34,7 @@ class _Count:
 
 
 def queue_statuses(store: PodStore) -> dict[str, KubeQueueStatus]:
-    """Return the status of all queues of the tree; a parent has the sums of the queues below it."""
+    """Return the status of each queue in the scheduler's tree; a parent has the sums of the queues below it."""
     tree = store.scheduler.scheduler.tree
     form = tree.form
     counts = [_Count() for _ in form.paths]
@@ -158,7 +158,10 @@ def _all_fields(status: KubeQueueStatus) -> dict[str, Any]:
 
 
 def _memory_mib(store: PodStore, allocation: AllocationId) -> int:
-    """Return the memory of the devices that the pod holds in MiB: its slices, or all memory of whole devices."""
+    """Return the device memory in MiB that the pod with this allocation holds; 0 if it holds none.
+
+    The amount is that of its slices. For whole devices it is all memory of the devices.
+    """
     running = store.scheduler.scheduler.registry.running(allocation)
     if running is None:
         return 0

@@ -294,7 +294,8 @@ class Core:
 def _sweep_action(pod: PodFacts) -> SweepPod:
     """Return the action for a pod that its kubelet refused at admission, and which therefore never runs.
 
-    The action writes an event, and evicts the pod if its controller then creates another one on any node.
+    The action writes an event. If the pod's controller is not tied to the node and creates another pod after a
+    deletion, the action also deletes the refused pod.
     """
     where = f"the kubelet of {pod.node or 'its node'} refused it for good ({pod.refusal})"
     # A DaemonSet deletes its failed pods itself, with growing delays.

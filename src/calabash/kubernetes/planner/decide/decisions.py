@@ -211,7 +211,7 @@ class Decisions:
         return () if entry.facts.uses_our_scheduler else alternatives(self._store, entry, plan.node)
 
     def _waits_for_others(self, entry: PodEntry, plan: PodPlan) -> bool:
-        """Return True, and report ASSIGNED_BUSY, if evicted pods still hold some of the planned devices."""
+        """Return True if evicted pods still hold some of the planned devices; in that case report ASSIGNED_BUSY."""
         store = self._store
         devices = devices_of(plan)
         leaving = [store.entries[uid] for uid in store.on_node.get(plan.node, ())]
@@ -339,7 +339,7 @@ def _unready(store: PodStore) -> str:
 
 
 def still_wanted(entry: PodEntry, action: Action) -> bool:
-    """Return True if a queued action still matches the pod's present plan, node and reason."""
+    """Return True if a queued action still matches the pod's present plan, node and waiting reason."""
     match action:
         case ReleasePod():
             return entry.plan is not None and entry.plan.id == action.plan.id and not entry.facts.node

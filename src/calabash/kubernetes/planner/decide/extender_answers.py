@@ -160,7 +160,11 @@ class ExtenderAnswers:
         return list(self._released)
 
     def release_ready_holds(self) -> list[str]:
-        """Return the pods whose held bindings may be written now, because their nodes offer device IDs again, too."""
+        """Return the pods whose held bindings may be written now.
+
+        In addition to ``released_holds``, these are the pods of gangs that were complete, but had members on nodes
+        without device IDs, if these nodes offer device IDs again.
+        """
         self._released.update(self._store.permits.ready_members())
         return self.released_holds()
 
@@ -229,7 +233,7 @@ class ExtenderAnswers:
         return self._replan(entry, offered, now_s)
 
     def _incomplete_text(self, gang: GangName, members: Collection[str]) -> str:
-        """Return why members of a gang could not be bound in time."""
+        """Return the explanation for held members of a gang that could not be bound in time."""
         there, needed = self._store.permits.progress(gang)
         without = sorted({self._store.entries[uid].node for uid in self._store.on_unready_nodes(members)})
         if without:

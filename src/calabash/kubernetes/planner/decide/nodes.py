@@ -127,7 +127,10 @@ class Nodes:
         return replace(found, foreign_mib=found.foreign_mib + unknown) if unknown else found
 
     def _unassigned_claim_mib(self, found: NodeDevice, node: str) -> int:
-        """Return the memory that claims have of a device, in MiB, if their pods are unknown, deleted, or not counted."""
+        """Return the device memory in MiB of claims for whose pods the scheduler counts no devices.
+
+        The pod of such a claim is unknown or deleted, or its devices could not be assigned to it.
+        """
         store = self._store
         unknown = 0
         for claim, holder in store.claims.allocated_on(node):
@@ -173,7 +176,11 @@ class Nodes:
                 self._drop_plans_on_unhealthy_devices(now)
 
     def _displaced(self, name: str) -> set[str]:
-        """Return the UIDs of unplanned pods that have no slice on this node; their old plans are not adopted."""
+        """Return the UIDs of pods in ``store.unplanned`` for which the agent of node ``name`` reports no slice.
+
+        The node's agent may have given their planned devices to other pods, so the plans with which they were bound are
+        not counted.
+        """
         late = self._store.unplanned
         return late.uids() - {part.pod_uid for part in self._devices[name].slices} if late else set()
 

@@ -123,7 +123,7 @@ class Pods:
         store.set_waiting(entry)
 
     def adopt(self, entry: PodEntry, plan: PodPlan | None, now_s: float) -> bool:
-        """Assign the devices of an existing plan to the pod, counted from the time of its binding.
+        """Assign the devices of an existing plan to the pod. Its run time counts from the binding if that is known.
 
         Returns False, and changes nothing, if there is no plan, its devices are not free, or it does not match the pod.
         """
@@ -146,9 +146,9 @@ class Pods:
         return True
 
     def drop_placement(self, entry: PodEntry) -> None:
-        """Free the pod's devices, because the node or a device cannot be used any more.
+        """Free the pod's devices in the scheduler, because the node or a device cannot be used any more.
 
-        A bound pod stays bound without counted devices; any other pod waits in its queue again.
+        A bound pod keeps its stage, although no devices are counted for it. Any other pod waits in its queue again.
         """
         store = self._store
         if entry.stage in SETTLED:
@@ -190,7 +190,10 @@ class Pods:
                 store.unplanned.put(entry.facts.uid)
 
     def retry_backed_off(self, now_s: float) -> None:
-        """Submit waiting pods again whose controller's excluded nodes may be tried again (``node_backoff``)."""
+        """Submit waiting pods again when the nodes that were excluded for their controller may be tried again.
+
+        ``node_backoff`` excludes nodes on which kube-scheduler refused pods of a controller.
+        """
         owners = set(self.requests.node_backoff.take_expired(now_s))
         for entry in list(self._store.entries.values()) if owners else ():
             if entry.facts.owner in owners and entry.stage is Stage.WAITING and not entry.facts.uses_our_scheduler:
@@ -200,7 +203,10 @@ class Pods:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _set_bundle(self, entry: PodEntry) -> bool:
-        """Set the pod's bundle and return True if it has one; a pod with an invalid request becomes ASIDE."""
+        """Set the pod's request for the scheduler (its bundle); return True if the pod has one.
+
+        A pod with an invalid request becomes ASIDE. A pod that rides has no bundle.
+        """
         if self.requests.set_bundle(entry):
             return True
         if entry.facts.waits_for or not entry.facts.rides:
@@ -305,9 +311,9 @@ def resubmit_waiting(store: PodStore, pods: Pods) -> None:
 
 
 def resubmit_resized_gangs(store: PodStore, pods: Pods) -> None:
-    """Submit waiting members again of those gangs in which the number of riding members has changed.
+    """Submit waiting members of a gang again if the number of its riding members has changed.
 
-    Riding members request no devices, so the scheduler does not wait for them.
+    Riding members request no devices of their own, so the scheduler does not wait for them.
     """
     for gang in pods.requests.take_resized_gangs():
         for uid in sorted(store.permits.members(gang)):

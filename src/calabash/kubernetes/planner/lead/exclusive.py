@@ -45,9 +45,9 @@ class PlannerLeases:
         return found is not None and self._may_be_held(found)
 
     def other_holders(self, shard: Shard) -> dict[str, Shard]:
-        """Return the leases that planners of other parts of the cluster may hold: the part by name of the lease.
+        """Return the other parts of the cluster whose leases may be held by planners, by name of the lease.
 
-        Raises CalabashError if they cannot be listed.
+        Raises CalabashError if the leases cannot be listed.
         """
         found = {}
         for lease in self._client.list(kube.LEASE, self._namespace).items:

@@ -159,7 +159,10 @@ class Handover:
         self._write(node, seen.version, back)
 
     def _in_parallel(self, calls: list[tuple[str, Callable[..., object], Labelled | str]]) -> None:
-        """Write labels with several threads, because a cluster that was just divided has many nodes to hand over."""
+        """Write labels with several threads, because a cluster that was just divided has many nodes to hand over.
+
+        Each call is a node name, the function that writes the label of this node, and the function's second argument.
+        """
         if not calls:
             return
         log.info("nodes are handed over", count=len(calls), first=calls[0][0], how=calls[0][1].__name__.strip("_"))

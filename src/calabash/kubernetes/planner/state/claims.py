@@ -96,7 +96,10 @@ class Claims:
                 del self._users[key]
 
     def users(self, key: ClaimKey) -> list[PodFacts]:
-        """Return the pods that use the claim, in the order in which they were seen, its owner pod last."""
+        """Return the pods that use the claim, in the order in which they were seen.
+
+        The pod for which the claim was created is the last one, unless it was seen as a user before.
+        """
         claim = self._claims.get(key)
         owner = [claim.owner] if claim is not None else []
         found = (self.pods.get(uid) for uid in dict.fromkeys([*self._users.get(key, ()), *owner]))

@@ -43,11 +43,11 @@ class Deferrals:
         self._waiting: dict[str, None] = {}
 
     def defer(self, uid: str, now_s: float, *, first_s: float, max_s: float, early: EarlyEnd) -> float:
-        """Defer a pod; return the time of this deferral in seconds, if nothing ends it early.
+        """Defer a pod; return for how many seconds it is deferred if nothing ends the deferral early.
 
         Args:
-            first_s: time of a pod's first deferral in seconds.
-            max_s: longest time of a deferral in seconds.
+            first_s: length of a pod's first deferral in seconds.
+            max_s: greatest length of a deferral in seconds.
             early: event that ends this deferral early.
         """
         found = self._by_uid.setdefault(uid, _Deferral())

@@ -128,7 +128,7 @@ class PodFacts:
 
     @property
     def by_claims(self) -> bool:
-        """Return True if the pod names claims, or requests by one that kube-scheduler creates when it places the pod."""
+        """Return True if the pod gets devices by claims that it names, or by one that kube-scheduler creates for it."""
         return bool(self.claims) or (self.request is not None and self.request.allocation_api is AllocationApi.CLAIMS)
 
 

@@ -51,9 +51,9 @@ class PodEntry:
     def is_written(self) -> bool:
         """Return True if the pod's annotation holds the current plan.
 
-        The mirror may show the annotation late. But the gate is removed in the same write as the plan is written. So if
-        kube-scheduler asks about a pod that the mirror still shows as gated, and only the current plan was ever
-        released, the annotation has this plan.
+        The mirror may show the annotation late. The plan is written and the gate removed in one write, and
+        kube-scheduler asks only about pods without a gate. So if it asks about a pod that the mirror still shows as
+        gated, that write was made. It wrote the current plan if no other plan was ever released.
         """
         if self.plan is None:
             return False

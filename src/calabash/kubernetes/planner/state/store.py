@@ -180,7 +180,7 @@ class PodStore:
         entry.protected_until_s = until_s
 
     def set_answer(self, uid: str, node: str | None) -> None:
-        """Record that kube-scheduler was told this node, on which it may now be allocating the pod's claims."""
+        """Record that kube-scheduler was told this node and may allocate the pod's claims on it; None: no node."""
         self._allocating.pop(uid, None)
         if node is not None:
             entry = self._entries[uid]
@@ -241,7 +241,7 @@ class PodStore:
         self._placed.pop(entry.facts.uid, None)
 
     def free(self, entry: PodEntry) -> None:
-        """Free the pod's devices and cancel its request. A member of a gang does not count as ended."""
+        """Free the pod's devices and cancel its request. In its gang, the pod does not count as an ended member."""
         if self.scheduler.holds(entry.id):
             self.scheduler.unbind(entry.id)
         self.cancel(entry)

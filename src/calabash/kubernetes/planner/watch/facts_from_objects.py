@@ -195,9 +195,9 @@ def _request(pod: Pod) -> PodRequest | None:
 
 
 def constraints_of(pod: Pod, allocation_api: AllocationApi = AllocationApi.TOKENS) -> PlacementConstraints:
-    """Return which nodes the pod's spec accepts, as far as it can be expressed here; kube-scheduler checks the rest.
+    """Return the constraints of the pod's spec on its node, as far as ``PlacementConstraints`` can express them.
 
-    ``allocation_api``: the one that the nodes must offer.
+    kube-scheduler checks all others. ``allocation_api`` is the allocation API that the node must offer.
     """
     spec = pod.spec
     wanted = [f"{key}={value}" for key, value in sorted(spec.node_selector.items())]
