@@ -1,34 +1,32 @@
 """HTTP server of the page that Prometheus scrapes, ``GET /metrics``, and of ``/healthz``.
 
 Every wait has a timeout, and the number of connections is small. A scraper sends a bearer token if the settings require
-one. HTTP is parsed by the library h11; a connection serves one request.
+one. A connection serves one request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import signal
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import h11
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 
 from calabash.adapters.exposition import CONTENT_TYPE
 from calabash.adapters.host.tcp_peers import local_peer
 from calabash.exporter.page import MetricsPage
 from calabash.model.errors import CalabashError, Reason
-from calabash.transport.connections import Activity, Connection, Connections
+from calabash.transport.connections import Connections
+from calabash.transport.http1 import Bounds, Conversation, HttpQuestion, HttpReply
 from calabash.transport.listening import Acceptor, streams
 
 CONNECTIONS_MAX = 32
 PER_PEER_MAX = 16
-REQUEST_S = 5.0
-REPLY_S = 30.0
-HEAD_BYTES_MAX = 16 << 10
+TEXT = "text/plain"
+BOUNDS = Bounds(body_bytes=0, connections=CONNECTIONS_MAX, per_peer=PER_PEER_MAX, write_s=30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +52,7 @@ class MetricsServer:
     def __init__(self, page: MetricsPage, listening: Listening) -> None:
         self._page = page
         self._listening = listening
-        self._connections = Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX)
+        self._connections = Connections(most=BOUNDS.connections, per_peer=BOUNDS.per_peer)
         self._listener: socket.socket | None = None
         self._acceptor: Acceptor | None = None
 
@@ -69,7 +67,8 @@ class MetricsServer:
                 reason=Reason.CONFLICT,
                 hint="choose another with --listen HOST:PORT",
             ) from None
-        handle = streams(self._serve, self._connections, context=lambda: where.tls, limit=HEAD_BYTES_MAX)
+        conversation = Conversation(connections=self._connections, bounds=BOUNDS, answer=self._reply)
+        handle = streams(conversation.run, self._connections, context=lambda: where.tls, limit=BOUNDS.head_bytes)
         self._acceptor = Acceptor(self._listener, handle, self._connections, peer=local_peer)
         self._acceptor.start()
         host, port = self._listener.getsockname()[:2]
@@ -82,65 +81,27 @@ class MetricsServer:
             await self._acceptor.wait_closed()
             self._listener.close()
 
-    async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_connection: Connection
-    ) -> None:
-        with contextlib.suppress(h11.RemoteProtocolError):
-            async with asyncio.timeout(REQUEST_S):
-                connection, request = await _request(reader)
-            self._connections.set_activity(open_connection, Activity.BUSY)
-            status, headers, body = await self._answer(request)
-            async with asyncio.timeout(REPLY_S):
-                await _reply(writer, connection, status, headers, body)
+    async def _reply(self, question: HttpQuestion, _: asyncio.StreamReader) -> HttpReply:
+        reply = await self._answer(question)
+        return replace(reply, headers=(*reply.headers, ("Cache-Control", "no-store")), closes=True)
 
-    async def _answer(self, request: h11.Request) -> tuple[int, list[tuple[str, str]], bytes]:
-        headers = {bytes(name).lower(): bytes(value) for name, value in request.headers}
-        path = bytes(request.target).partition(b"?")[0]
-        if path == b"/healthz":
-            return 200, [("Content-Type", "text/plain")], b"ok\n"
-        if not self._permitted(headers.get(b"authorization", b"")):
-            return 401, [("WWW-Authenticate", "Bearer")], b"a token is needed\n"
-        if path != b"/metrics":
-            return 404, [("Content-Type", "text/plain")], b"see /metrics\n"
-        if bytes(request.method) != b"GET":
-            return 405, [("Allow", "GET")], b""
-        return 200, [("Content-Type", CONTENT_TYPE)], await asyncio.to_thread(self._page.text)
+    async def _answer(self, question: HttpQuestion) -> HttpReply:
+        if question.path == "/healthz":
+            return HttpReply(body=b"ok\n", content_type=TEXT)
+        if not self._permitted(question.authorization):
+            wanted = (("WWW-Authenticate", "Bearer"),)
+            return HttpReply(
+                status=HTTPStatus.UNAUTHORIZED, body=b"a token is needed\n", content_type=TEXT, headers=wanted
+            )
+        if question.path != "/metrics":
+            return HttpReply(status=HTTPStatus.NOT_FOUND, body=b"see /metrics\n", content_type=TEXT)
+        if question.method != "GET":
+            return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED, content_type=TEXT, headers=(("Allow", "GET"),))
+        return HttpReply(body=await asyncio.to_thread(self._page.text), content_type=CONTENT_TYPE)
 
-    def _permitted(self, shown: bytes) -> bool:
+    def _permitted(self, shown: str) -> bool:
         token = self._listening.token
-        return not token or hmac.compare_digest(shown, b"Bearer " + token.encode())
-
-
-async def _request(reader: asyncio.StreamReader) -> tuple[h11.Connection, h11.Request]:
-    """Read the head of one request; a body is not read.
-
-    Raises:
-        EOFError: if the client closes the connection before the head is complete.
-        h11.RemoteProtocolError: if the request is not valid HTTP.
-    """
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-    while True:
-        event = connection.next_event()
-        if isinstance(event, h11.Request):
-            return connection, event
-        if event is not h11.NEED_DATA:
-            raise EOFError
-        connection.receive_data(await reader.read(HEAD_BYTES_MAX))
-
-
-async def _reply(
-    writer: asyncio.StreamWriter,
-    connection: h11.Connection,
-    status: int,
-    headers: list[tuple[str, str]],
-    body: bytes,
-) -> None:
-    headers = [*headers, ("Content-Length", str(len(body))), ("Connection", "close"), ("Cache-Control", "no-store")]
-    for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-        writer.write(connection.send(event) or b"")
-    await writer.drain()
-    writer.close()
-    await writer.wait_closed()
+        return not token or hmac.compare_digest(shown.encode("latin-1"), b"Bearer " + token.encode())
 
 
 async def serve_until_told(page: MetricsPage, listening: Listening, *, ready: Callable[[str], None]) -> None:

@@ -16,17 +16,8 @@ from http import HTTPStatus
 from socket import socket
 from typing import Any
 
-from calabash.transport.connections import Activity, Connection, Connections
-from calabash.transport.http1 import (
-    Bounds,
-    HttpQuestion,
-    HttpReply,
-    RefusedError,
-    read_first,
-    read_head,
-    read_question,
-    write_reply,
-)
+from calabash.transport.connections import Connection, Connections
+from calabash.transport.http1 import Bounds, Conversation, HttpQuestion, HttpReply
 from calabash.transport.listening import Acceptor, streams
 
 BOUNDS = Bounds(body_bytes=8 << 20)  # twice what an API server takes for one object, for reviews carry two
@@ -63,10 +54,15 @@ class HttpsServer:
         self._context = context
         self._handler = handler
         self._report = report
-        self._bounds = bounds
         self._admits = admits
         self._connections = Connections(
             most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes
+        )
+        self._conversation = Conversation(
+            connections=self._connections,
+            bounds=bounds,
+            answer=self._reply,
+            stopped=lambda: self._stopping is None or self._stopping.is_set(),
         )
         handle = streams(self._converse, self._connections, context=lambda: self._context, limit=bounds.head_bytes)
         self._acceptor = Acceptor(listener, handle, self._connections)
@@ -117,36 +113,9 @@ class HttpsServer:
             if not self._admits(writer.get_extra_info("peercert")):
                 return
             connection.proven = True
-        wait_s = self._bounds.first_s
-        while self._stopping is not None and not self._stopping.is_set():
-            first = await read_first(reader, wait_s)
-            if not await self._one(first, reader, writer, connection):
-                return
-            self._connections.set_activity(connection, Activity.IDLE)
-            wait_s = self._bounds.idle_s
+        await self._conversation.run(reader, writer, connection)
 
-    async def _one(
-        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
-    ) -> bool:
-        """Answer one request; return True if the connection stays open for another one.
-
-        Args:
-            first: first byte of the request, which was read already.
-        """
-        table, bounds = self._connections, self._bounds
-        table.set_activity(connection, Activity.ASKING)
-        try:
-            head = await read_head(first, reader, bounds)
-            question, keep = await read_question(head, reader, bounds, lambda count: table.take(connection, count))
-            table.set_activity(connection, Activity.BUSY)
-            reply = await self._reply(question)
-        except RefusedError as refused:
-            reply, keep = refused.reply, False
-        table.release(connection)
-        await write_reply(writer, reply, bounds, keep=keep)
-        return keep
-
-    async def _reply(self, question: HttpQuestion) -> HttpReply:
+    async def _reply(self, question: HttpQuestion, _: asyncio.StreamReader) -> HttpReply:
         try:
             return await self._handler(question)
         except Exception as error:

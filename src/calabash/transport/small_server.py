@@ -13,21 +13,13 @@ import contextlib
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from http import HTTPStatus
 
 import structlog
 
-from calabash.transport.connections import Activity, Connection, Connections
-from calabash.transport.http1 import (
-    Bounds,
-    HttpQuestion,
-    HttpReply,
-    RefusedError,
-    read_first,
-    read_head,
-    read_question,
-    write_reply,
-)
+from calabash.transport.connections import Connections
+from calabash.transport.http1 import Bounds, Conversation, HttpQuestion, HttpReply
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +60,7 @@ class SmallServer:
         self._connections = Connections(
             most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes
         )
+        self._conversation = Conversation(connections=self._connections, bounds=bounds, answer=self._handled)
         self._open: set[asyncio.StreamWriter] = set()
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -150,37 +143,14 @@ class SmallServer:
             writer.transport.abort()
             return
         self._open.add(writer)
-        wait_s = self._bounds.first_s
         try:
-            while await self._one(await read_first(reader, wait_s), reader, writer, connection):
-                self._connections.set_activity(connection, Activity.IDLE)
-                wait_s = self._bounds.idle_s
+            await self._conversation.run(reader, writer, connection)
         except (TimeoutError, EOFError, asyncio.LimitOverrunError, OSError):
             pass  # the other side is gone, or speaks something else
         finally:
             self._connections.ended(connection)
             self._open.discard(writer)
             writer.close()
-
-    async def _one(
-        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
-    ) -> bool:
-        table, bounds = self._connections, self._bounds
-        table.set_activity(connection, Activity.ASKING)
-        reply: HttpReply | None
-        try:
-            head = await read_head(first, reader, bounds)
-            question, keep = await read_question(head, reader, bounds, lambda count: table.take(connection, count))
-            table.set_activity(connection, Activity.BUSY)
-            reply = await self._handled(question, reader)
-        except RefusedError as refused:
-            reply, keep = refused.reply, False
-        table.release(connection)
-        if reply is None:
-            return False
-        keep = keep and reply.status != HTTPStatus.SERVICE_UNAVAILABLE  # a new connection may reach the leader
-        await write_reply(writer, reply, bounds, keep=keep)
-        return keep
 
     async def _handled(self, question: HttpQuestion, reader: asyncio.StreamReader) -> HttpReply | None:
         """Return the handler's reply; None if the client disconnected first."""
@@ -196,9 +166,12 @@ class SmallServer:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
         try:
-            return answer.result()
+            reply = answer.result()
         except Exception as error:
             log.exception("a question was not answered", path=question.path)
             return HttpReply(
                 status=HTTPStatus.INTERNAL_SERVER_ERROR, body=str(error).encode(), content_type="text/plain"
             )
+        if reply.status == HTTPStatus.SERVICE_UNAVAILABLE:  # a new connection may reach the leader
+            return replace(reply, closes=True)
+        return reply

@@ -167,3 +167,18 @@ def test_who_was_told_that_another_leads_comes_back_on_another_connection() -> N
         reply = line.getresponse()
         assert (reply.status, reply.getheader("Connection"), reply.read()) == (503, "close", b"another leads")
         line.close()
+
+
+def test_reply_has_further_headers_and_can_close_the_connection() -> None:
+    async def last(question: HttpQuestion) -> HttpReply:
+        return HttpReply(body=b"x", headers=(("Allow", "GET"),), closes=True)
+
+    server = SmallServer(last, host="127.0.0.1", port=0)
+    server.start()
+    try:
+        sent = raw(server, b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+        assert sent.count(b"HTTP/1.1 200") == 1
+        assert b"Allow: GET\r\n" in sent
+        assert b"Connection: close\r\n" in sent
+    finally:
+        server.stop()
