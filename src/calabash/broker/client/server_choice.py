@@ -116,8 +116,11 @@ def _fewest(ready: Mapping[int, Sequence[int]], wanted: int) -> list[tuple[int, 
     """Choose as few servers as possible; return pairs of a server's index and the number of devices to request there.
 
     The server with the most free devices is chosen first. As soon as one server has enough for the rest, the one with
-    the least free memory is chosen. ``ready`` has the free memory in MiB of each free device, by the index of the
-    server.
+    the least free memory is chosen.
+
+    Args:
+        ready: free memory in MiB of each free device, by the index of the server.
+        wanted: number of devices to choose.
     """
     chosen: list[tuple[int, int]] = []
     left = {number: free for number, free in ready.items() if free}

@@ -56,7 +56,8 @@ def _peer(request: Asked) -> str:
 def _holder(request: Asked, *, ended_too: bool = False) -> TokenClaims | None:
     """Return the claims of the request's token; None for the server's owner.
 
-    Raises NOT_PERMITTED without a valid token.
+    With ``ended_too``, a token that was revoked or has expired is accepted too. Raises NOT_PERMITTED without a valid
+    token.
     """
     if _is_owner(request):
         return None

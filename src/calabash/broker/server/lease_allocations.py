@@ -154,7 +154,13 @@ class LeaseAllocations:
         return LeaseEnd(id=lease.id, ends_in_s=max(0.0, self.table.renew(lease.id, self.clock()) - self.clock()))
 
     async def end(self, lease: HeldLease, *, why: str, peer: str = "") -> LeaseEnd:
-        """End the lease and release its allocation, which ends its processes. Does nothing if it has ended already."""
+        """End the lease and release its allocation, which ends its processes. Does nothing if it has ended already.
+
+        Args:
+            lease: the lease.
+            why: reason of the end, for the audit log and the metrics.
+            peer: address of the client that ends the lease; "" if the server does.
+        """
         if self.table.get(lease.id) is not None:
             try:
                 await self._remove(lease, why=why, peer=peer)

@@ -134,7 +134,12 @@ class Appliances:
         return replica_state.current_state(appliance, place.path, place.directory, failure)
 
     def _remove_others(self, wanted: set[str], running: Mapping[int, list[processes.InNamespace]]) -> None:
-        """Remove unwanted replicas, including those left by a killed process, and their switch ports."""
+        """Remove unwanted replicas, including those left by a killed process, and their switch ports.
+
+        Args:
+            wanted: names of the replicas to keep.
+            running: processes by the inode number of their network namespace.
+        """
         known = set(namespaces.names(self._host.prefix)) | set(self._managers)
         for name in known - wanted:
             place = self._place_of(name)

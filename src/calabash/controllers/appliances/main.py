@@ -165,7 +165,17 @@ def _manage_host(
     reporter: ApplianceReporter,
     host_removed: threading.Event,
 ) -> None:
-    """Reconcile the appliances of one host repeatedly until the host is removed; then set ``host_removed``."""
+    """Reconcile the appliances of one host repeatedly until the host is removed; then set ``host_removed``.
+
+    Args:
+        site: the host.
+        networks: the networks; nothing is changed before they were read for the first time.
+        hosts: names of all hosts of appliances, over which replicas are distributed.
+        closed: ranges of the platform's own networks, which tenants must not reach.
+        secrets: given a certificate's name ``VPC/NAME``, returns certificate and key as PEM; None if there is none.
+        reporter: receives the states of the replicas.
+        host_removed: event to set at the end.
+    """
     appliances = Appliances(site.host, switch=HostSwitch(site.switch), tools=site.tools, secrets=secrets)
     logged: object = None
     pause = threading.Event()

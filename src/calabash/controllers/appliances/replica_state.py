@@ -42,7 +42,14 @@ class ReplicaState:
 
 
 def current_state(appliance: Appliance, namespace: Path, directory: Path, failure: str) -> ReplicaState:
-    """Return the current state of a replica."""
+    """Return the current state of a replica.
+
+    Args:
+        appliance: desired configuration of the replica.
+        namespace: network namespace of the replica.
+        directory: directory of its files.
+        failure: error of the last reconciliation; "" for none.
+    """
     healthy: Mapping[str, bool] = {}
     if (directory / "haproxy.ctl").exists():
         healthy = haproxy.parse_states(_haproxy_reply(directory / "haproxy.ctl", b"show stat\n"))

@@ -182,6 +182,12 @@ def _leaks_to(probe: Probe, port: Port, trace: Sequence[str], vpc: str) -> list[
     """Return the ports of other VPCs that a packet of the probe reaches if it is addressed to ``port``.
 
     Each is returned as text "PROBE to PORT"; an empty list means that the VPC is isolated from this port.
+
+    Args:
+        probe: sender of the packet.
+        port: port of another VPC.
+        trace: command line of ``ovn-trace``.
+        vpc: VPC of the probe.
     """
     subnet, found = probe.facts.name.rpartition("/")[0], []
     for address in port.addresses[:1]:

@@ -113,7 +113,7 @@ class LabCentral:
 
 
 def create_database(programs: OvnPrograms, path: Path, schema: str) -> None:
-    """Create an empty database atomically, unless it exists."""
+    """Create an empty database atomically, unless it exists. ``schema`` is a name for ``OvnPrograms.schema``."""
     if path.exists():
         return
     new = path.with_suffix(".new")

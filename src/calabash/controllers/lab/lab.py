@@ -192,7 +192,11 @@ class Lab:
     def customer(self, name: str, addresses: Sequence[str], *, vlan: int = 0, gateways: Sequence[str] = ()) -> Station:
         """Create a router on the provider network, which stands for a site of a tenant or for another uplink.
 
-        ``vlan`` is the VLAN of its link; 0 for untagged.
+        Args:
+            name: name of the router, and of its namespace without the prefix.
+            addresses: addresses with prefix lengths.
+            vlan: VLAN of the router's link; 0 for untagged.
+            gateways: next hops of default routes.
         """
         cables = self._namespace(links.FABRIC)
         made, device = station.attach_to_namespace(

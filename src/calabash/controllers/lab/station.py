@@ -81,7 +81,17 @@ def attach(
     gateways: Sequence[str],
     mtu_bytes: int = MTU_BYTES,
 ) -> Station:
-    """Create a namespace whose interface is the logical port. Packets pass after OVN has bound the port."""
+    """Create a namespace whose interface is the logical port. Packets pass after OVN has bound the port.
+
+    Args:
+        host: host to whose switch the interface is attached.
+        namespace: name of the new namespace.
+        port: name of the logical port.
+        mac: MAC of the port.
+        addresses: addresses with prefix lengths.
+        gateways: next hops of default routes.
+        mtu_bytes: MTU of the interface.
+    """
     device = device_of(port)
     namespaces.ip(
         [
@@ -116,6 +126,13 @@ def attach_to_namespace(
     """Create a station whose interface is linked to a device in the namespace ``cables``.
 
     Returns the station and the name of this device, which the caller connects.
+
+    Args:
+        namespace: name of the station's new namespace.
+        name: name of the station, from which the name of the device is derived.
+        cables: namespace of the device.
+        addresses: addresses with prefix lengths.
+        gateways: next hops of default routes.
     """
     device = device_of(name)
     namespaces.ip(

@@ -186,7 +186,7 @@ def _slice(who: str, one: _Given) -> PlannedSlice:
     """Return the slice that a result stands for.
 
     Raises:
-        CalabashError: the device is not offered in the amounts of the result.
+        CalabashError: the device is not offered in the amounts of the result; the message names the claim as ``who``.
     """
     found, device, capacity = one.device, one.device.device, one.result.consumed_capacity
     _require_parameters(who, one)
@@ -233,7 +233,7 @@ def _require_parameters(who: str, one: _Given) -> None:
     """Check that the sharing mode of the device supports the driver parameters of the result.
 
     Raises:
-        CalabashError: MODE_CONFLICT if it does not.
+        CalabashError: MODE_CONFLICT if it does not; the message names the claim as ``who``.
     """
     found, parameters = one.device, one.parameters
     if found.mode == OBSERVED:
@@ -263,7 +263,8 @@ def _policy(who: str, one: _Given) -> ComputePolicy:
     """Return the compute policy of a result. A software slice for which no compute was requested is best-effort.
 
     Raises:
-        CalabashError: MODE_CONFLICT if another policy was requested for such a slice.
+        CalabashError: MODE_CONFLICT if another policy was requested for such a slice; the message names the claim as
+            ``who``.
     """
     found, asked = one.device, one.parameters.policy
     if found.mode != VGPU.name or consumed(one.result.consumed_capacity.get(CORES), what=CORES):
@@ -279,6 +280,11 @@ def _policy(who: str, one: _Given) -> ComputePolicy:
 
 def _uniform(who: str, given: Sequence[_Given], planned: Mapping[int, PlannedSlice]) -> tuple[ModeName, ComputePolicy]:
     """Return the sharing mode and the compute policy that all slices have.
+
+    Args:
+        who: the claim, as error messages name it.
+        given: the results of the allocation.
+        planned: the slice of each result, by the Python ``id`` of the result.
 
     Raises:
         CalabashError: MODE_CONFLICT if the slices differ in mode, policy or size.

@@ -90,7 +90,8 @@ def _demands(expression: str) -> Demands:
 def _parts(expression: str, depth: int = _DEPTH_MAX) -> Iterator[str]:
     """Yield the parts of an expression that must all be true.
 
-    Yields nothing for an expression that is not a conjunction, and skips parts that are nested too deeply.
+    Yields nothing for an expression that is not a conjunction. Parts in more than ``depth`` nested brackets are
+    skipped.
     """
     text = expression.strip()
     cut = _cut(text)

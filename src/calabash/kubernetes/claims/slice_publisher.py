@@ -136,7 +136,12 @@ class SlicePublisher:
         )
 
     def _only_change(self, wanted: Sequence[ResourceSliceSpec], have: Mapping[str, ResourceSlice]) -> int | None:
-        """Return the index of the slice that must be written if it is the only one; None otherwise."""
+        """Return the index of the slice that must be written, if no other slice must be; None otherwise.
+
+        Args:
+            wanted: the specs that the API server should have.
+            have: the slices that the API server has, by name.
+        """
         if (
             self._wanted is None
             or len(wanted) != len(self._wanted)

@@ -38,7 +38,11 @@ def _request(asking: Asking) -> GpuRequest:
 
 
 def _each(total: int, count: int, *, what: str) -> int:
-    """Return the amount for each of ``count`` cards; the division is rounded down, as in qGPU."""
+    """Return the amount for each of ``count`` cards; the division is rounded down, as in qGPU.
+
+    Raises:
+        CalabashError: each card would get less than one unit; ``what`` names the amount in the message.
+    """
     if total and total < count:
         raise CalabashError(f"{what} {total} cannot be divided among {count} cards", hint=f"ask for at least {count}")
     return total // count

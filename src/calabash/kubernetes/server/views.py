@@ -190,7 +190,12 @@ def state_of(pod: ServedPod, held: Sequence[HeldPart]) -> str:
 def waiting_reason(pod: ServedPod, state: str) -> tuple[str, str]:
     """Return the reason why a pod waits or is being ended, as a code and a text; both are "" for other pods.
 
-    The code is "" as well if the text's reason has none.
+    Args:
+        pod: the pod.
+        state: state of the pod, from ``state_of``.
+
+    Returns:
+        The code, which is "" if there is none for this reason, and the text.
     """
     facts = pod.facts
     if facts.leaving:

@@ -232,7 +232,10 @@ class UsageCollection:
         return found
 
     def _write_event(self, about: str, kind: str, message: str) -> None:
-        """Write an event to the journal, at most once in ``TOLD_AGAIN_S`` seconds for the same subject ``about``."""
+        """Write an event of a kind (``usage_doubtful``) to the journal.
+
+        For the same subject ``about``, an event is written at most once in ``TOLD_AGAIN_S`` seconds.
+        """
         now_s = self._now_s()
         if abs(now_s - self._told.get(about, float("-inf"))) < TOLD_AGAIN_S:
             return

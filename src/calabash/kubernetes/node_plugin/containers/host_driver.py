@@ -133,6 +133,11 @@ def programs_of(host: Path, directory: Path, *, root: str = "/") -> DriverFiles:
     The programs (``nvidia-smi``, for example) must run with the driver's libraries but with the C library of the
     agent's image. They therefore search ``directory``, which contains links to the driver's libraries only
     (``link_libraries``).
+
+    Args:
+        host: directory in which the host's file system is mounted.
+        directory: directory of the links.
+        root: root of the driver's files on the host.
     """
     return DriverFiles(root=host / root.lstrip("/"), libraries=directory)
 

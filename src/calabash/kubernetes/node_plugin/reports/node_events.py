@@ -54,6 +54,10 @@ class NodeEvents:
     def report_event(self, reason: str, message: str, *, warning: bool) -> None:
         """Create an event, or increment the count of the last event with this reason if its message is the same.
 
+        Args:
+            reason, message: reason and message of the event.
+            warning: True for an event of type Warning, False for type Normal.
+
         Raises:
             KubeError: the API server refuses the event or does not answer.
         """

@@ -144,7 +144,10 @@ class ApiWrites:
             return
 
     def _is_bound(self, pod: PodName, node: str, annotations: Mapping[str, str]) -> bool:
-        """Return True if the pod has this node and this plan, because an earlier call succeeded without an answer."""
+        """Return True if the pod is bound to this node and has these annotations, which contain its plan.
+
+        An earlier call has then succeeded without an answer.
+        """
         while True:
             try:
                 now = self._client.get(POD, pod.name, pod.namespace)

@@ -106,6 +106,10 @@ class ExtenderAnswers:
 
         Between this answer and the request to bind, kube-scheduler may allocate the pod's claims on the node. The node
         is therefore recorded (``set_answer``) until the next question about the pod.
+
+        Args:
+            offered: names of the nodes that kube-scheduler offers.
+            nominated: the pod's nominated node, as kube-scheduler knows it; "" for none.
         """
         answer = self._filtered(uid, offered, nominated, now_s)
         self._store.set_answer(uid, answer.node)

@@ -76,7 +76,7 @@ class Relocations:
         return len(self._moves)
 
     def queues(self) -> set[str]:
-        """Return the queues of all reservations."""
+        """Return the queues for which reservations are held; they must stay in the queue tree."""
         return {move.bundle.request.queue for move in self._moves.values() if move.kept is not None}
 
     # ---- moves ----------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Relocations:
             self._advance(move, MoveEvent.EVICTION_REFUSED)
 
     def pod_changed(self, entry: PodEntry) -> None:
-        """Record that a moved pod has begun to terminate, and update whether a bound pod may be moved."""
+        """Record that a moved pod has begun to terminate, and tell the scheduler whether a bound pod may be moved."""
         facts = entry.facts
         move = self._moves.get(facts.uid)
         if move is not None and facts.leaving and move.stage is MoveStage.REQUESTED:
@@ -141,9 +141,10 @@ class Relocations:
         return started
 
     def _started_replacements(self, now_s: float) -> Iterator[tuple[PodEntry, StartBundle]]:
-        """Yield waiting pods that match an open reservation, with the reserved devices.
+        """Yield waiting pods that match an open reservation, each with the placement that it gets.
 
-        Searches all pods after a moved pod has begun to terminate, otherwise only newly submitted pods.
+        Newly submitted pods are searched. If a moved pod has begun to terminate since the last call, all pods are,
+        because its replacement pod may have been submitted before.
         """
         store = self._store
         waiting = list[str](store.entries if self._has_new_leaving else store.newcomers)

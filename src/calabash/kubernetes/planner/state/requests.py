@@ -121,7 +121,10 @@ class PodRequests:
         return max(1, size - len(self.riders.get(gang, ())))
 
     def _join(self, entry: PodEntry, gang: GangName, size: int) -> None:
-        """Add the pod to its gang. The scheduler does not wait for riding members, which request nothing."""
+        """Add the pod to its gang, of which ``size`` members must start together.
+
+        The scheduler does not wait for riding members, which request no devices.
+        """
         self._store.set_gang(entry, gang, size)
         riders = self.riders.setdefault(gang, set()) if entry.facts.rides else self.riders.get(gang)
         if riders is None or (entry.facts.uid in riders) is entry.facts.rides:

@@ -105,7 +105,7 @@ class PodStore:
         self._hostnames[node] = hostname
 
     def set_ready(self, node: str, ready: bool) -> None:
-        """Set whether the node's kubelet offers devices; a node that is not in use counts as ready."""
+        """Set whether the node's kubelet offers devices; True also for a node on which the planner places no pods."""
         (self._unready.discard if ready else self._unready.add)(node)
 
     def count_offers(self, nodes: Iterable[str]) -> None:
@@ -234,7 +234,7 @@ class PodStore:
         return [self._entries[uid] for uid in self._aside]
 
     def cancel(self, entry: PodEntry) -> None:
-        """Remove the pod's request from the scheduler, and the pod from the lists of pods to be decided about."""
+        """Remove the pod's request from the scheduler, and the pod from ``aside``, newcomers and placed pods."""
         self.scheduler.finished(entry.id)
         self._newcomers.pop(entry.id, None)
         self._aside.pop(entry.facts.uid, None)
@@ -368,7 +368,7 @@ class PodStore:
         return [entry for entry in placed if entry.stage is Stage.PLACED and uid in entry.after]
 
     def take_unblocked(self, uid: str) -> list[PodEntry]:
-        """Record that an evicted pod has ended; return the pods whose devices it was the last to use."""
+        """Record that an evicted pod has ended; return the pods that were waiting for its devices only."""
         unblocked: list[PodEntry] = []
         for name in list(self._placed):
             entry = self._entries[name]

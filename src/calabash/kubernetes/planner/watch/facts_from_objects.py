@@ -124,7 +124,7 @@ def _since(scheduled: Condition | None) -> float:
 def may_concern_us(pod: Pod) -> bool:
     """Return True if a pod of another scheduler may use devices.
 
-    It requests our resources, names claims, or has our request annotation.
+    Such a pod requests our resources, names claims, or has our request annotation.
     """
     extended = pod.status.extended_resource_claim_status is not None
     if REQUEST in pod.metadata.annotations or pod.spec.resource_claims or extended:
@@ -158,7 +158,7 @@ def plan_in(pod: Pod) -> PodPlan | None:
 
 
 def _shared(plan: PodPlan, uid: str) -> PodPlan:
-    """Return an equal plan whose strings are interned."""
+    """Return an equal plan whose strings are interned, so that plans share them in memory."""
     containers = tuple(
         PlannedContainer(
             name=intern(c.name),

@@ -95,7 +95,10 @@ class GroupMirrors:
                 return
 
     def _watch_if_served(self, source: str, kind: Kind[Any]) -> bool:
-        """Watch a kind if it is installed. Returns False if the API server did not answer."""
+        """Watch a kind if it is installed. Returns False if the API server did not answer.
+
+        ``source`` is the name that the kind has in SERVED.
+        """
         try:
             served = self._client.serves(kind)
         except CalabashError as error:
