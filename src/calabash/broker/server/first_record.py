@@ -112,7 +112,7 @@ def _session(record: bytes) -> SessionBegins | None:
 
 
 def _named(offered: _Reader) -> SessionBegins | None:
-    """Return the session if a lease's identity is the only one offered."""
+    """Return the session that a ClientHello requests; None unless it offers exactly one identity, ``LEASE.SESSION``."""
     identities = _Reader(offered.vector(2))
     identity = identities.vector(2)
     identities.take(4)

@@ -26,7 +26,7 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 @dataclass(frozen=True, slots=True)
 class InNamespace:
-    """A process in a network namespace, with its parent and command line."""
+    """A process in a network namespace: its process ID, that of its parent, and the words of its command line."""
 
     pid: int
     parent: int

@@ -60,7 +60,8 @@ class DeviceFabricAddresses(msgspec.Struct, forbid_unknown_fields=True, kw_only=
 class FabricSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Contents of the file. A missing section is an unmanaged plane.
 
-    ``every_s``: seconds after which an unchanged fabric is observed again.
+    ``card`` lists the devices with their addresses; ``every_s`` are the seconds after which an unchanged fabric is
+    observed again.
     """
 
     infiniband: InfinibandSettings | None = None

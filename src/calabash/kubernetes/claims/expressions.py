@@ -51,7 +51,7 @@ class Demands:
     reported_mib_min: int = 0
 
     def text(self, *names: tuple[str, str]) -> str:
-        """Return the required value of the first of these attributes for which there is one; "" if there is none.
+        """Return the required value of the first attribute in ``names`` for which a value is required; "" if none is.
 
         Args:
             names: domain and name of each attribute.

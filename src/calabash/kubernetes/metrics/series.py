@@ -24,7 +24,7 @@ class UsedSlice(KubeStruct, frozen=True):
 
 
 class UsedDevice(KubeStruct, frozen=True):
-    """A device in the status of a ``GpuNode``, with its slices."""
+    """A device in the status of a ``GpuNode``: its memory, and the slices of it."""
 
     memory_mib: int = 0
     slices: tuple[UsedSlice, ...] = ()

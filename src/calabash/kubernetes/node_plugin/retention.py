@@ -59,7 +59,11 @@ class PodTenure:
 
 
 class ClaimTenure:
-    """Retention of the allocations of claims, which several pods can use one after the other."""
+    """Retention of the allocations of claims, which several pods can use one after the other.
+
+    Args:
+        store: the prepared claims of the node.
+    """
 
     def __init__(self, store: ClaimStore) -> None:
         self._store = store

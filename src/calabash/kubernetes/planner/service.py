@@ -73,6 +73,7 @@ class PlannerSettings:
             nodes. In smaller clusters it is faster to save this write.
         nominate_claims_nodes_min: as ``nominate_nodes_min``, for pods that name claims. It is smaller, because for such
             a pod kube-scheduler reads the resource slices of all nodes for each node that it checks.
+        host, port: address of the extender.
         status_host: address on which probes and metrics are served; "": all addresses.
         status_port: port of probes and metrics; negative: not served.
         identity: name of this replica in the lease; "": generated.

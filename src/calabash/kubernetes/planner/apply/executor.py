@@ -84,6 +84,8 @@ class Executor:
     """Threads that carry out actions; see the module's description.
 
     Args:
+        writes: makes the calls of the API server.
+        outcomes: receives the results, and says which actions are still wanted.
         workers: number of threads; each has at most one open call. Writes for one namespace use at most half of them.
     """
 

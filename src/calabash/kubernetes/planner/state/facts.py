@@ -21,11 +21,11 @@ ANYWHERE = PlacementConstraints()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaimFacts:
-    """A claim as a pod refers to it.
+    """Entry of a pod's spec that names a claim.
 
     Args:
         name: the pod's name for the claim.
-        claim: name of the claim; "" while the claim of ``template`` has not been created.
+        claim: name of the claim object; "" while the claim of ``template`` has not been created.
         template: name of the claim template; "" for none.
     """
 
@@ -41,9 +41,12 @@ class ClaimFacts:
     Args:
         owner: UID of the pod for which the claim was created; "" if it was created for any pod that names it.
         pod_claim: the owner's name for the claim.
-        request: what is requested of our driver; None: nothing, or it cannot be read, as ``fault`` explains.
+        request: what is requested of our driver. None if nothing is, or if the request cannot be read.
+        fault: why the request cannot be read; "" if it can.
         node: node on which the claim is allocated; "" if it is not allocated.
-        held: devices and amounts that the claim has there; None while the node has not reported these devices.
+        held: devices and amounts of that node that are allocated to the claim; None while the node has not reported
+            these devices.
+        leaving: the claim is being deleted.
     """
 
     uid: str
@@ -138,6 +141,7 @@ class NodeFacts:
 
     Args:
         taints: ``key=value:Effect``.
+        schedulable: False if the node is cordoned in Kubernetes.
         offers_device_ids: the kubelet has device IDs.
         device_ids: how many device IDs the kubelet counts, including those in use; None if not known.
         allocation_api: value of the node's label; "" for none.
@@ -188,7 +192,10 @@ class QueueFacts:
     """A queue. Amounts are devices.
 
     Args:
+        parent: name of the queue above; "" for none.
+        deserved: devices that the queue is guaranteed.
         limit: most devices in use; None: unlimited.
+        weight: the queue's share of devices beyond the deserved amounts, relative to the weights of other queues.
         tenant: tenant that owns the queue; "" for none.
         pool: pool of the nodes for the queue's pods; "": nodes of no pool.
         eviction_grace_s: longest termination grace period of an evicted pod; None: as for the queue above.
@@ -206,9 +213,11 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceFacts:
-    """A namespace: the queue of its pods, and the other queues that they may name.
+    """A namespace.
 
     Args:
+        queue: default queue of its pods; "" for none.
+        allowed: other queues that its pods may name.
         isolation: value of the label with the least isolation level of its pods; "" for none.
     """
 

@@ -19,6 +19,7 @@ class PodEntry:
     """State of one pod. Only ``PodStore`` changes it; the stage changes by ``PodStore.advance``.
 
     Attributes:
+        bundle: the pod's request in the scheduler's form; None if it has none.
         written: ID of the plan that the pod's annotation is known to have; "" if none is known.
         releases: IDs of all plans with which the removal of the pod's gate was requested.
         after: UIDs of evicted pods that still use the planned devices; the pod is released when they have ended.

@@ -313,7 +313,7 @@ class PodStore:
         An ungated pod of another scheduler that has candidate nodes becomes an unplanned pod instead.
 
         Args:
-            is_decided: the present decision has included the pod already.
+            is_decided: the present decision has included the pod already, so the pod is not added to the newcomers.
         """
         if entry.gang is not None and entry.stage in UNBOUND:
             self._broken_gangs.add(entry.gang)
