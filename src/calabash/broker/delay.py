@@ -17,8 +17,8 @@ _UNDER_WAY_MAX = 4096  # chunks under way; bounds the memory of the forwarder
 class DelayedLine:
     """TCP forwarder to ``server``, which delays the data in each direction by half of ``rtt_s``.
 
-    Used as a context manager: it runs in a thread of its own until the context is left. Clients connect to ``address``
-    instead of the server.
+    The forwarder is a context manager and runs in its own thread until the context is left. Clients connect to
+    ``address`` instead of the server.
     """
 
     def __init__(self, server: str, rtt_s: float) -> None:

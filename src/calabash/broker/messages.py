@@ -63,7 +63,7 @@ class DrainServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 class StopServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Request to stop the server.
 
-    It is refused while leases are held, unless ``force`` is True, which ends them first.
+    The request is refused while leases are held, unless ``force`` is True: the leases are then ended first.
     """
 
     force: bool = False

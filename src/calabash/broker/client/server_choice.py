@@ -73,8 +73,8 @@ def divide(
     Args:
         views: the servers with their devices.
         order: the request.
-        most: largest number of devices to request of a server, by the index of the server in ``views``. It is used for
-            servers that refused more, although they reported more free devices. None: no such limits.
+        most: largest number of devices to request of a server, by the index of the server in ``views``. The caller sets
+            it for a server that reported enough free devices and refused them. None: no such limits.
 
     Returns:
         Pairs of the index of a server in ``views`` and the number of devices to request of it.

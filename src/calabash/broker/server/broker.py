@@ -126,9 +126,10 @@ class Broker:
         self.leases.audit.write("drained" if draining else "undrained")
 
     async def cards(self, claims: TokenClaims | None = None) -> list[RemoteCard]:
-        """Return the devices, each with the IDs of the leases on it that the requester may see.
+        """Return the devices, each with the IDs of those leases on it that the requester may see.
 
-        These are the leases of the token's name, or all leases for the owner of the server (``claims`` None).
+        The holder of a token may see the leases of the token's name; the owner of the server (``claims`` None) sees all
+        leases.
         """
         shown = (lease for lease in self.leases if claims is None or claims.name == lease.name)
         leases = {lease.allocation: lease.id for lease in shown}

@@ -55,7 +55,14 @@ log = structlog.get_logger(__name__)
 
 
 class RemoteServer:
-    """HTTP application, listeners and sweeps of one server."""
+    """One server: its HTTP application, its listeners, and the task that ends leases which are over.
+
+    Args:
+        directory: state directory of the server.
+        broker: grants and ends leases.
+        verifier: verifies the tokens of requests.
+        context: TLS context with the server's certificate.
+    """
 
     def __init__(self, directory: Path, broker: Broker, verifier: TokenVerifier, context: ssl.SSLContext) -> None:
         self._directory = directory

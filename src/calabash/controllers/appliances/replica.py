@@ -55,7 +55,7 @@ class ReplicaPlace:
     def plug(self, interface: ApplianceInterface) -> LinkEnd:
         """Return the device on the host's switch that is connected to an interface of the replica.
 
-        Its name is a digest, because names of network devices have at most 15 characters.
+        The name of the device is a digest, because names of network devices have at most 15 characters.
         """
         digest = hashlib.sha256(f"{self.namespace}/{interface.device}".encode()).hexdigest()
         return LinkEnd(namespace=self.host, name=f"cx{digest[:12]}")

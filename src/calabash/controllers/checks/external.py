@@ -198,9 +198,12 @@ def _service(what: str, balancer: LoadBalancer, vip: Address, probe: Probe) -> C
 
 
 def _result_if_port_responds(promise: str, held: bool, directly: Callable[[], bool], port: str) -> ConnectivityResult:
-    """Return the result of a NAT check. It is "failed" only if the port does respond at its own address.
+    """Return the result of a NAT check. A failure counts only if the port responds at its own address.
+
+    Otherwise the result is "not tried", because the port itself may be the cause.
 
     Args:
+        promise: the sentence that is tested.
         held: the port responded through the translated address.
         directly: returns True if the port responds at its own address.
     """

@@ -135,7 +135,7 @@ def cached(which: PackageTree = OVN) -> Path:
 
 
 def fetched(which: PackageTree = OVN) -> bool:
-    """Return True if the tree exists at its location. It is moved there only when it is complete.
+    """Return True if the tree exists at its location, to which ``fetch`` moves it only when it is complete.
 
     Raises:
         CalabashError: NOT_PERMITTED if another user could change programs that root would run.

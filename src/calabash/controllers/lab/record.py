@@ -95,7 +95,7 @@ class LabRecord:
 def register() -> Path:
     """Return the directory of registered labs.
 
-    It is in /run for root, because namespaces belong to the machine, and in the user's cache for others.
+    For root the directory is in /run, because namespaces belong to the machine; for others it is in the user's cache.
     """
     return Path("/run/calabash-net") if os.geteuid() == 0 else packages.cached().parent / "net"
 

@@ -66,7 +66,7 @@ class Station:
 def device_of(port: str) -> str:
     """Return the name of the network device on the host that belongs to a logical port.
 
-    It is a digest of the port's name, because names of network devices have at most 15 bytes.
+    The name is a digest of the port's name, because names of network devices have at most 15 bytes.
     """
     return "v" + hashlib.sha256(port.encode()).hexdigest()[:12]
 

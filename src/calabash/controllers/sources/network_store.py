@@ -58,8 +58,8 @@ def affected_owners(
 ) -> frozenset[str]:
     """Return the owners whose rows may depend on the changed objects.
 
-    These are the VPCs of the objects, VPCs that are joined to them by peerings or endpoints, and PLATFORM. If more than
-    MANY owners have changed, all VPCs are returned.
+    The result has the VPCs of the objects, the VPCs that peerings or endpoints join to these, and PLATFORM. If more
+    than MANY owners have changed, it has all VPCs.
     """
     changed = [*put, *removed_objects]
     owners = {vpc_of(item.name) for item in changed if not isinstance(item, Uplink)}

@@ -32,7 +32,7 @@ class Progress:
 def hosts_of(objects: VpcObjects, port_hosts: Mapping[str, str], gateways: Iterable[str]) -> frozenset[str]:
     """Return the hosts that changes of a VPC affect.
 
-    These are the hosts with ports of the VPC, and all gateway hosts if it has a gateway or a dedicated line.
+    The result has the hosts with ports of the VPC, and all gateway hosts if the VPC has a gateway or a dedicated line.
 
     Args:
         objects: the objects of the VPC.

@@ -116,9 +116,10 @@ def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
 
 
 def _services(card: str, device: Device) -> Iterator[ClaimDevice]:
-    """Yield the devices of the card that are used with MPS.
+    """Yield the devices of the card that are used with MPS: the whole card, or MIG instances.
 
-    They are the whole card or, if an operator has created MIG instances for MPS, one for each of these instances.
+    If an operator has created MIG instances for MPS, there is one device for each of these instances. Otherwise the
+    only device is the whole card.
     """
     layout = [i for i in device.mig_instances if i.fixed] if device.pinned == MPS_MODE else []
     if not layout or device.mig is None:

@@ -114,7 +114,7 @@ class SlicePublisher:
             self._mirror.stop()
 
     def _of(self, snapshot: NodeSnapshot, facts: SliceFacts) -> tuple[ResourceSliceSpec, ...]:
-        """Return the wanted slices. They are built again only after a change, because building takes milliseconds."""
+        """Return the wanted slices. Slices are built again only after a change, because building takes milliseconds."""
         states = tuple(replace(state, reading=None, cause="") for state in snapshot.devices)
         told = (states, facts, self._features)
         if told != self._told:

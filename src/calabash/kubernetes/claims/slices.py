@@ -156,7 +156,8 @@ def _facts(
 def _islands(cards: Sequence[Device], names: Mapping[DeviceUuid, str]) -> dict[DeviceUuid, str]:
     """Return the name of the NVLink group of each device that has NVLink.
 
-    A group contains all devices that are connected directly or over others. Its name is the first of their names.
+    A group contains all devices that NVLink connects, directly or over other devices. The group has the name of its
+    first device.
     """
     peers = {card.uuid: {p for p in card.nvlink_peers if p in names} for card in cards}
     for uuid, others in list(peers.items()):
@@ -251,7 +252,7 @@ def _apart(groups: Sequence[_Group], *, counters: bool) -> Iterator[_Part]:
 
 
 def _together(groups: Iterable[_Group]) -> Iterator[_Part]:
-    """Yield slices that contain cards with both their counters and their devices, as many as fit into a slice."""
+    """Yield slices of which each has the counters and the devices of several cards, as many as fit into one slice."""
     sets: list[CounterSet] = []
     devices: list[SliceDevice] = []
     for one, more in groups:

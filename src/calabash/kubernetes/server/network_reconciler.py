@@ -43,12 +43,12 @@ Key = tuple[NetworkKind, str]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Generations of an object when it was last applied: the object is not applied again while both are unchanged.
+    """Generations of an object when it was last applied. The object is not applied again while both are unchanged.
 
     Args:
         uid: UID of the object in the API server.
-        generation: its generation in the API server.
-        kept: the generation of its copy in the store.
+        generation: generation of the object in the API server.
+        kept: generation of the object's copy in the store.
     """
 
     uid: str

@@ -75,7 +75,7 @@ class ClusterUsage:
         self._updated_ns: int | None = None
 
     def taken(self, records: Iterable[UsageRecord]) -> None:
-        """Take note of records that have been written to the store: their time is no longer open usage."""
+        """Take note of records that are in the store now: the time that they cover is no longer open usage."""
         with self._lock:
             for one in records:
                 key = one.allocation, one.device

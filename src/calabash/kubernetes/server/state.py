@@ -137,7 +137,7 @@ class ClusterState:
     def queue_of(self, facts: PodFacts) -> str:
         """Return the name of a pod's queue: the one that the pod names, or else the default queue of its namespace.
 
-        It is the name of the queue object in the API server.
+        The result is the name of the queue object in the API server.
         """
         own = facts.request.queue if facts.request is not None else ""
         return own or queue_of_namespace(self._namespaces.get(facts.namespace)) or DEFAULT_QUEUE

@@ -179,8 +179,8 @@ def user_of(pod: ServedPod) -> str:
 def state_of(pod: ServedPod, held: Sequence[HeldPart]) -> str:
     """Return the state of a pod as the API shows it.
 
-    It is pending while the pod has no node, ``granted`` while the pod has a node whose agent has granted no device yet,
-    and ``running`` after that.
+    A pod is pending while it has no node, ``granted`` while it has a node whose agent has granted no device yet, and
+    ``running`` after that.
     """
     if not pod.facts.node:
         return PENDING

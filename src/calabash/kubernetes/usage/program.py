@@ -123,7 +123,7 @@ class UsageProgram:
         """Renew the certificate and its authority if it is time.
 
         Raises:
-            CalabashError, ValueError: they cannot be read or written; the certificate in use stays in use.
+            CalabashError, ValueError: the certificates cannot be read or written; the one in use stays in use.
         """
         pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
         if pair != self._loaded:

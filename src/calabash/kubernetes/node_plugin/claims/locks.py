@@ -38,8 +38,9 @@ class ClaimLocks:
     def observe(self, uid: str) -> Iterator[Callable[[], AbstractContextManager[bool]]]:
         """Yield a function that tries to lock the claim without waiting.
 
-        The function returns a context manager. It yields True and holds the lock if no other thread has worked on the
-        claim since ``observe`` was called. Otherwise it yields False, and the caller must not change the claim.
+        The function returns a context manager. If no other thread has worked on the claim since ``observe`` was called,
+        the context manager holds the lock and yields True. Otherwise it yields False, and the caller must not change
+        the claim.
         """
         with self._claim_lock(uid) as claim:
             before = claim.count

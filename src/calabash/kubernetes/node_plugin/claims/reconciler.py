@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class ClaimReconciler:
-    """Thread that reconciles prepared claims. It is a thread of its own because the API server may take long to answer.
+    """Thread that reconciles prepared claims, apart from other threads because the API server may take long to answer.
 
     Args:
         client: client of the API server.

@@ -93,7 +93,7 @@ class EditsMaker:
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=tuple(devices))
 
     def for_observer(self, nodes: Sequence[Path]) -> ContainerEdits:
-        """Return the edits for a container that only observes devices, by NVML; it gets no CUDA and no slice.
+        """Return the edits for a container that only observes devices, by NVML, and gets no CUDA and no slice.
 
         The device nodes are writable even so, because the driver requires it. The state file of a simulated node must
         be writable as well.

@@ -49,9 +49,9 @@ def library_directories(machine: str = "") -> tuple[str, ...]:
 
 
 def find_nvml(host: Path, *, root: str = "/") -> Path | None:
-    """Return the path in the agent's container of the host's NVML library; None if it is not found.
+    """Return the path in the agent's container of the host's NVML library; None if the library is not found.
 
-    It is used if the dynamic loader finds no NVML library in the container.
+    The library is needed if the dynamic loader finds no NVML library in the container.
 
     Args:
         host: directory in which the host's file system is mounted.

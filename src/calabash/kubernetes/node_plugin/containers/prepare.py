@@ -139,9 +139,9 @@ class Preparer:
     def _due(self, found: Sequence[tuple[Pod, Claimant]]) -> list[tuple[Pod, Claimant]]:
         """Return the containers that the kubelet may be about to create, out of those that have the same device IDs.
 
-        These are the containers that have been prepared before, and the first one that has not. Containers of a pod
-        that share device IDs run one after the other, and each is prepared after those before it. A container after the
-        first unprepared one therefore cannot be the one that the kubelet is about to create.
+        Containers of a pod that share device IDs run one after the other, and each is prepared after those before it.
+        The kubelet may therefore be about to create a container that has been prepared before, or the first one that
+        has not, but no container after that one.
         """
         ordered = sorted(found, key=lambda entry: start_order(entry[0]).get(entry[1].container, 0))
         due = []

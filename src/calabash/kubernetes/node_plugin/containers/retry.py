@@ -36,8 +36,8 @@ class Patience:
     def until_there_is_room(self, attempt: Callable[[], R]) -> R:
         """Call ``attempt`` until it succeeds; return its result.
 
-        It is repeated for at most ``LEAVING_S`` seconds, and only while it fails because of missing capacity and an
-        allocation is about to be released.
+        The attempt is repeated for at most ``LEAVING_S`` seconds, and only while it fails because of missing capacity
+        and an allocation is about to be released.
 
         Raises:
             CalabashError: the last error of the attempt.

@@ -205,10 +205,12 @@ def _is_ours(pod: Pod) -> bool:
 
 
 def _require_one_language(pod: Pod, container: str) -> None:
-    """Check that the container does not also ask for ``calabash.dev/gpus``: it can have one allocation only.
+    """Check that a container which asks for ``nvidia.com/gpu`` does not also ask for ``calabash.dev/gpus``.
+
+    A container can have one allocation only.
 
     Raises:
-        CalabashError: BAD_REQUEST if it does.
+        CalabashError: BAD_REQUEST if it asks for both.
     """
     asked = next((c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container), None)
     if asked is not None and GPUS in asked.resources.limits:

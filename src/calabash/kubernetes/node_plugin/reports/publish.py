@@ -261,7 +261,7 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, f
 def _other_api_message(state: DeviceSnapshot, api: AllocationApi) -> str:
     """Return the reason why a device must get no further allocations after the node's allocation API has changed.
 
-    It is "" if the device has no allocations that were made by the other allocation API.
+    The reason is "" if no allocation of the device was made by the other allocation API.
     """
     count = sum(is_of_claim(name) is not (api is AllocationApi.CLAIMS) for name in state.allocations)
     other = "tokens" if api is AllocationApi.CLAIMS else "claims"

@@ -128,8 +128,8 @@ class Executor:
     def writes_for(self, node: str) -> bool:
         """Return True if a plan for the node may be in the course of being written.
 
-        A planner asks this before it hands the node over. Writes that begin later need no check here, because
-        each is first checked for whether it is still wanted.
+        A planner asks this before it hands the node over. Later writes need not be counted: before each write, the
+        executor asks whether it is still wanted.
         """
         with self._counting:
             return self._written_to[node] > 0
@@ -354,5 +354,5 @@ class _ThreadQueue(Generic[A]):
 
 
 def _pause(times: int) -> float:
-    """Return the pause in seconds after ``times`` earlier failures: it doubles each time, and has random jitter."""
+    """Return the pause in seconds after ``times`` earlier failures, which doubles with each, and has random jitter."""
     return min(_PAUSE_FIRST_S * 2.0 ** min(times, 30), _PAUSE_MAX_S) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

@@ -331,7 +331,7 @@ def _evict_sharers(
 
 
 def _unready(store: PodStore) -> str:
-    """Return a sentence about the nodes whose kubelets offer no device IDs: their number and one name; "" for none."""
+    """Return a sentence with the number of nodes whose kubelets offer no device IDs and one name; "" for none."""
     names = store.unready
     if not names:
         return ""

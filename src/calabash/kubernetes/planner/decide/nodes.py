@@ -52,12 +52,12 @@ class Nodes:
             self._update(facts.name, now_s)
 
     def node_deleted(self, name: str) -> None:
-        """Delete a Node; its pods lose their devices."""
+        """Delete a Node; the pods on it lose their devices."""
         self._nodes.pop(name, None)
         self._remove(name)
 
     def devices_deleted(self, name: str) -> None:
-        """Delete a GpuNode; its pods lose their devices."""
+        """Delete a GpuNode; the pods on the node lose their devices."""
         self._devices.pop(name, None)
         self._remove(name)
 
@@ -218,7 +218,7 @@ class Nodes:
                 displace(store, entry)
 
     def _remove(self, name: str) -> None:
-        """Remove a node from the scheduler; its pods lose their devices."""
+        """Remove a node from the scheduler; the pods on it lose their devices."""
         store = self._store
         store.set_ready(name, True)
         if not store.started or NodeName(name) not in store.scheduler.nodes:

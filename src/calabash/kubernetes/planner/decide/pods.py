@@ -157,7 +157,7 @@ class Pods:
             self.wait_again(entry)
 
     def wait_again(self, entry: PodEntry) -> None:
-        """Withdraw the plan of a pod that is not bound. It waits in its queue again, with its old submission time."""
+        """Withdraw the plan of an unbound pod. The pod waits in its queue again, with its old submission time."""
         store = self._store
         if store.scheduler.holds(entry.id):
             store.scheduler.unbind(entry.id)

@@ -73,8 +73,8 @@ class Budgets:
     def put(self, budget: BudgetFacts) -> None:
         """Insert or update a budget.
 
-        ``mark_changed`` then updates the pods of its namespace. It does so only if the budget is new, if its selector
-        has changed, or if evictions were permitted and no longer are, or the reverse.
+        The next ``mark_changed`` updates the pods of the budget's namespace if the budget is new, if its selector has
+        changed, or if ``allowed`` has changed from zero to a positive number or back.
         """
         there = self._by_namespace.setdefault(budget.namespace, {})
         before = there.get(budget.name)

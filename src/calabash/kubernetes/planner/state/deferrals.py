@@ -69,10 +69,10 @@ class Deferrals:
         return found is not None and found.ended_by_kube_scheduler
 
     def pod_changed(self, uid: str) -> None:
-        """Shorten the deferral of a changed pod, if it may end early for this.
+        """Shorten the deferral of a changed pod, if a change may end this deferral early.
 
-        It still lasts CHANGE_S seconds, doubled for each earlier deferral up to CHANGE_MAX_S, so that a pod which
-        changes continuously is not planned continuously.
+        The shortened deferral lasts CHANGE_S seconds, doubled for each earlier deferral up to CHANGE_MAX_S. So a pod
+        that changes continuously is not planned continuously.
         """
         found = self._by_uid.get(uid)
         if found is not None and found.early is EarlyEnd.CHANGED:

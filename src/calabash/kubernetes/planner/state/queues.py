@@ -54,7 +54,7 @@ class KubeQueues:
         return changed
 
     def specs(self, in_use: Collection[str] = ()) -> list[QueueSpec]:
-        """Return the queues for the scheduler. Those named by ``in_use`` are included even if they were deleted."""
+        """Return the queues for the scheduler. Deleted queues are included if ``in_use`` names them."""
         specs = {name: spec_of(facts) for name, facts in self.own.items()}
         specs.setdefault(DEFAULT_QUEUE, DEFAULT)
         for name in in_use:

@@ -142,7 +142,7 @@ class PodRequests:
     def take_resized_gangs(self) -> set[GangName]:
         """Return and forget the gangs in which the number of riding members has changed.
 
-        Their waiting members must be submitted to the scheduler again.
+        The waiting members of these gangs must be submitted to the scheduler again.
         """
         resized, self._resized_gangs = self._resized_gangs, set()
         return resized

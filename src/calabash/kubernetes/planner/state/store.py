@@ -218,7 +218,7 @@ class PodStore:
         return frozenset(uid for uid in uids if (e := self.entries.get(uid)) is not None and e.node in self.unready)
 
     def has_claims(self, uid: str) -> bool:
-        """Return True if the pod exists and gets devices by claims: its own, or one that kube-scheduler creates."""
+        """Return True if the pod exists and gets its devices by claims (``PodFacts.by_claims``)."""
         entry = self.entries.get(uid)
         return entry is not None and entry.facts.by_claims
 
@@ -247,7 +247,7 @@ class PodStore:
         self.cancel(entry)
 
     def list_aside(self, entry: PodEntry, reason: Reason, message: Text) -> None:
-        """Add the pod to ``aside`` and explain why; its stage is unchanged."""
+        """Add the pod to ``aside`` and explain why; the pod's stage is unchanged."""
         self._aside[entry.facts.uid] = None
         if not entry.facts.leaving:
             self.actions.set_reason(entry, reason, message)
