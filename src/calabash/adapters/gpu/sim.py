@@ -174,7 +174,7 @@ def _run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _reason(message: str) -> Reason:
-    """Return the reason for an error message of the tool; programs treat some reasons in a special way."""
+    """Return the reason that belongs to an error message of the tool; BAD_REQUEST if the message is not known."""
     for part, reason in (
         ("disk is full", Reason.DISK_FULL),
         ("No space left", Reason.DISK_FULL),

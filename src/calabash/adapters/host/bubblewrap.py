@@ -16,9 +16,9 @@ class Enclosure:
     """Restrictions of a program.
 
     Args:
-        root: an empty directory in which a root of the program's own is built; the program then has no network. None
-            to leave it the machine's root and network.
-        sees: files and directories that the program may read; without ``root`` all.
+        root: an empty directory in which a root directory for the program is built; the program then has no network.
+            None: the program has the machine's root directory and network, and ``sees`` and ``writes`` are ignored.
+        sees: files and directories that the program may read.
         writes: files, directories and device nodes that the program may also write, as far as their modes allow.
         user: user ID of the program; None for that of this process.
         environment: all variables of the program.
@@ -48,8 +48,8 @@ class Enclosure:
         return [*words, "--", *program]
 
     def variables(self) -> dict[str, str]:
-        """Return the environment of the launcher, which passes the program's variables on.
+        """Return the environment with which ``calabash-enclose`` is started. It contains all variables of the program.
 
-        They are not on the command line, because all users can read that.
+        The variables are not passed on the command line, because all users can read command lines.
         """
         return {_HANDED_ON + name: value for name, value in self.environment.items()}

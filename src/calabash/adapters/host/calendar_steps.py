@@ -32,8 +32,9 @@ class _Steps(msgspec.Struct, frozen=True):
 
     Args:
         boot: ID of the boot of the machine during which they were recorded.
-        booted: a pair for the boot (moment 0) and for each step: the moment in seconds since the boot, and the calendar
-            time of the boot, computed with the calendar that was valid from that moment on.
+        booted: one pair for the boot and one for each step. The first number is the moment of the step in seconds
+            since the boot (0 for the boot). The second is the time of the boot by the calendar as it was set then, in
+            seconds since 1970.
     """
 
     boot: str
@@ -81,13 +82,13 @@ class CalendarSteps:
         self._write()
 
     def calendar_s(self, since_boot_s: float) -> float:
-        """Return the time that the calendar showed at a moment, in seconds since 1970."""
+        """Return the calendar time, in seconds since 1970, that was shown ``since_boot_s`` seconds after the boot."""
         booted = self._booted
         place = bisect_right(booted, since_boot_s, key=lambda step: step[0])
         return booted[max(0, place - 1)][1] + since_boot_s
 
     def began_s(self, process: Process) -> float:
-        """Return the time that the calendar showed when a process was started, in seconds since 1970."""
+        """Return the start time of a process in seconds since 1970, as the calendar showed it at that moment."""
         return self.calendar_s(process.start_time / os.sysconf("SC_CLK_TCK"))
 
     # ---- inside ---------------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ def close_memory() -> None:
 
 
 def bound(kept: Collection[int]) -> None:
-    """Limit the capabilities that this process can gain or pass on to ``kept``. Raises OSError.
+    """Prevent this process and its children from gaining capabilities other than those in ``kept``. Raises OSError.
 
-    Capabilities that it has now are not removed.
+    Capabilities that this process has now are not removed.
     """
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     with contextlib.suppress(OSError):  # a kernel without them

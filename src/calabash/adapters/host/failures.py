@@ -27,7 +27,7 @@ def failure(error: OSError, what: str, *, hint: str = "", full_hint: str = "") -
     Args:
         what: the failed step, "cannot write the slot /x".
         hint: hint of the error if the permission is missing, or if this function has no hint for the error number.
-        full_hint: hint of the error for missing space, if the missing space is not on a disk.
+        full_hint: hint if space is missing, for space that is not on a disk; "" gives the usual hint for a full disk.
     """
     message = f"{what}: {os.strerror(error.errno).lower() if error.errno else error}"
     for numbers, reason, own_hint in _REASONS:

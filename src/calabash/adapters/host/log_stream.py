@@ -21,5 +21,5 @@ class LogStream:
 
 
 def log_stream() -> TextIO:
-    """Return the stream in the type that structlog's factories take; they only write and flush."""
+    """Return a LogStream, declared as TextIO for structlog's factories, which only call ``write`` and ``flush``."""
     return cast("TextIO", LogStream())

@@ -170,7 +170,10 @@ def running(program: str, *variables: str, word: str = "") -> list[Process]:
 
 
 def namespace_pids(pid: int) -> tuple[int, ...]:
-    """Return the pids of a process from the reader's namespace inwards; () if it is gone."""
+    """Return the pids of a process in all nested PID namespaces; () if it is gone.
+
+    The first is the pid in this process's namespace, the last that in the process's own namespace.
+    """
     try:
         text = (_PROC / str(pid) / "status").read_text()
     except OSError as error:
@@ -211,8 +214,7 @@ def send_signal(process: Process, number: signal.Signals, *, still: Callable[[Pr
     """Send a signal to exactly this process; return False if it is gone or may not be signalled.
 
     Args:
-        still: further condition, checked when the process cannot be replaced by another any more; False prevents the
-            signal.
+        still: called when another process can no longer take over the pid; returns False to prevent the signal.
     """
     try:
         descriptor = os.pidfd_open(process.pid)

@@ -84,7 +84,7 @@ class StatusCause(msgspec.Struct, frozen=True):
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """Details of a refusal."""
+    """Causes for which the API server refused a call, and the seconds after which to retry (0: not stated)."""
 
     causes: tuple[StatusCause, ...] = ()
     retry_after_seconds: int = 0

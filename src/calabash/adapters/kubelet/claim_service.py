@@ -119,10 +119,12 @@ class ClaimService:
     async def _each(
         self, what: str, claims: Iterable[pb.Claim], work: Callable[[ClaimRef], R], context: _Context
     ) -> list[tuple[str, R | str]]:
-        """Call ``work`` for each claim; return pairs of the claim's UID and the result, or the text of the error.
+        """Call ``work`` for each claim; return pairs of the claim's UID and the result of the call.
+
+        If a call fails, the text of its error takes the place of the result.
 
         Args:
-            what: kind of the work. A claim for which the same kind is running is not worked on twice.
+            what: kind of the work. If work of this kind is running for a claim, its result is awaited instead.
         """
         refs = {claim.uid: ClaimRef(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims}
         if len(refs) > CLAIMS_MAX:
@@ -183,7 +185,7 @@ class ClaimService:
 
 
 def health_list(devices: Sequence[DeviceHealth]) -> health_pb.NodeWatchResourcesResponse:
-    """Return the devices as the kubelet's message, without the time."""
+    """Return the devices as the kubelet's message. The caller adds the time of the report to each device."""
     told = health_pb.NodeWatchResourcesResponse()
     for device in devices:
         entry = told.devices.add(

@@ -215,9 +215,9 @@ class _RelayedPlugin(PluginHandler):
         return answer
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """Return the lowest device IDs of ``available``, after those of ``must``.
+        """Return ``size`` device IDs: those of ``must``, then the lowest of ``available``.
 
-        All device IDs are equally good. If few different ones are used, the number of files stays low.
+        Low device IDs are preferred so that the same ones are used again, and with them the same CDI spec files.
         """
         return [*must, *sorted(set(available) - set(must))][:size]
 

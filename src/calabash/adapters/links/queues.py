@@ -29,7 +29,13 @@ def lengthen(pid: int, queue_bytes: int = QUEUE_BYTES) -> int:
 
 
 def lengthen_at(remote: str) -> int:
-    """Lengthen the queues of the switch with the database ``remote`` (``unix:/…/db.sock``, beside its pid file)."""
+    """Lengthen the queues of a switch as ``lengthen`` does; return the number of changed sockets.
+
+    Returns 0 if the switch does not run or its pid file cannot be read.
+
+    Args:
+        remote: address of the switch's database, ``unix:/…/db.sock``. The pid file is in the same directory.
+    """
     if not remote.startswith("unix:"):
         return 0
     try:

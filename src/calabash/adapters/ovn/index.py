@@ -59,7 +59,10 @@ class OwnedRows:
         return exact if exact in self._refs else None
 
     def unmarked(self, ref: Ref) -> RowId | None:
-        """Return the row that has a name of the product but no owner, or None."""
+        """Return the row without an owner that has this reference, if its name is one of the product's; else None.
+
+        Such a row belongs to the product, but lacks the mark of its owner.
+        """
         return self._unmarked.get(ref)
 
     def ref(self, row: RowId, table: str) -> Ref:

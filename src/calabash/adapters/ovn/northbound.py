@@ -145,7 +145,7 @@ class Northbound:
         return 0, 0
 
     def gateways(self) -> frozenset[str]:
-        """Return the hosts that owned rows name as gateways."""
+        """Return the hosts that are gateways in the rows of the product."""
         with self.session.reading() as replica:
             rows = replica.tables.get("Gateway_Chassis", {}).values()
             return frozenset(str(row["chassis_name"]) for row in rows if row["external_ids"].get(OWNER))

@@ -145,7 +145,7 @@ class Session:
 
     @contextmanager
     def reading(self) -> Iterator[Replica]:
-        """Yield the copy, which does not change while the context lasts."""
+        """Context that yields the local copy of the tables, which does not change while the context lasts."""
         with self._changed:
             yield self._replica
 

@@ -105,7 +105,7 @@ class Wire:
     def wait(self, wake: int, timeout_s: float) -> None:
         """Wait until data has arrived, waiting data can be sent, ``wake`` is readable, or ``timeout_s`` has passed.
 
-        ``wake`` is the descriptor with which other threads wake this one; it is read until it is empty.
+        ``wake`` is the descriptor with which other threads wake this one; bytes that have arrived there are dropped.
         """
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._out else 0))

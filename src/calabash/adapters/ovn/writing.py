@@ -20,7 +20,9 @@ FEW = 16  # larger sets are changed by added and removed members
 
 
 class Writer:
-    """Converts changes of rows to OVSDB operations. Raises CalabashError for a change that contradicts the copy.
+    """Converts changes of rows to OVSDB operations.
+
+    Raises CalabashError if a change refers to a row, table or column that does not exist, or inserts a row twice.
 
     Args:
         replica: copy of the database.

@@ -1,6 +1,7 @@
-"""Run a program in the network namespace of its ports: ask the keeper process of the allocation to start it.
+"""Run a program in the network namespace of its ports.
 
-The program gets the standard input and output of this process, and the signals that this process receives.
+Each allocation with ports has a *keeper*, a process of the pool that starts programs in that namespace. The program
+gets the standard input and output of this process, and the signals that this process receives.
 
 Imported by ``calabash run``: imports nothing slow.
 """
@@ -43,7 +44,7 @@ def run_behind(socket_path: str, command: Sequence[str], environment: Mapping[st
     """Run the program and return its exit code, 128 plus the signal's number if a signal ended it.
 
     Args:
-        socket_path: socket of the keeper process.
+        socket_path: socket on which the allocation's keeper listens.
 
     Raises CalabashError if the program was not started.
     """
@@ -90,7 +91,11 @@ def _forward_signals(keeper: socket.socket) -> None:
 
 
 def _told(keeper: socket.socket) -> dict[str, Any]:
-    """Return the keeper's report, which it sends when the program has ended."""
+    """Return what the keeper reports when the program has ended or could not be started; {} without a report.
+
+    Args:
+        keeper: connection to the keeper.
+    """
     said = bytearray()
     wait = select.poll()
     wait.register(keeper, select.POLLIN)

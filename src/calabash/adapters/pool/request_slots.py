@@ -32,12 +32,12 @@ class Places:
 
     @asynccontextmanager
     async def place(self, holder: str = "") -> AsyncIterator[None]:
-        """Hold a slot while the context lasts.
+        """Context in which the caller holds a slot, for one request to the pool.
 
         Raises CalabashError(USER_LIMIT) if the holder has as many slots as it may have now.
 
         Args:
-            holder: name of the credential for which the slot counts; "" for none.
+            holder: name of the credential whose share the slot counts against; "" for none.
         """
         held = self._held[holder] if holder else 0
         allowed = min(self._share, max(self._free, 1))

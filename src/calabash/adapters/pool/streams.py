@@ -62,7 +62,7 @@ class PoolStreams:
         """Return the answer with any status. Raises CalabashError: POOL_DOWN, TIMEOUT, USER_LIMIT, BAD_REQUEST.
 
         Args:
-            holder: name of the credential for which the request's slot counts; "" to count it for none.
+            holder: name of the credential whose limit of unanswered requests this request counts against; "" for none.
         """
         bearer = {"authorization": f"Bearer {token}"} if token else {}
         question = _question(method, path, body, {**bearer, **(headers or {})})
@@ -110,8 +110,11 @@ class PoolStreams:
     ) -> PoolAnswer | None:
         """Send a request on a connection and return the answer.
 
-        Returns None if the server had closed the connection before it received the request. A new connection
-        (``fresh``) raises an error instead.
+        Returns None if the server had closed a kept connection before it received the request, so that the request can
+        be sent again.
+
+        Args:
+            fresh: True for a new connection. If the server closes it without an answer, an error is raised.
         """
         kept = False
         try:
@@ -135,7 +138,7 @@ class PoolStreams:
 
 
 def _question(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return a request as bytes. Raises BAD_REQUEST for characters that would make another request of it."""
+    """Return a request as bytes. Raises BAD_REQUEST if it has characters that are not allowed, such as newlines."""
     try:
         return write_request(method, path, {"Host": "pool", **headers}, body)
     except ValueError:

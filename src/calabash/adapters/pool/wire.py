@@ -38,7 +38,7 @@ def decode_content(status: int, content: bytes, *, who: str) -> Any:
 
 
 def refusal(value: Any, *, status: int, who: str) -> CalabashError:
-    """Return the error that a body of type ``Failure`` describes."""
+    """Return the error that a decoded body of type ``Failure`` describes; ``who`` names the server."""
     said = value if isinstance(value, dict) else {}
     code = said.get("reason")
     return CalabashError(
@@ -54,7 +54,7 @@ def broken(who: str, what: str) -> CalabashError:
 
 
 def broken_by(who: str, error: HttpError) -> CalabashError:
-    """Return the error POOL_DOWN for an answer that could not be read."""
+    """Return the error POOL_DOWN of server ``who`` for an answer whose reading failed with ``error``."""
     if isinstance(error, NotHttpError):
         return broken(who, "it speaks no HTTP")
     if isinstance(error, ClosedError):

@@ -99,7 +99,7 @@ class NoticeTables:
         return [(r["kind"], r["number"], r["tenant"], f"{r['total']} {r['currency']}", r["issued_at"]) for r in rows]
 
     def heads(self, *, now_s: float) -> list[tuple[Notification, NotificationState, Delivery]]:
-        """Return the oldest delivery of each receiver that may be tried now, oldest first."""
+        """Return the oldest delivery of each receiver whose next attempt is due. Deliveries are ordered by age."""
         other = _D.alias()
         first = sa.select(sa.func.min(other.c.at)).where(other.c.tenant == _N.c.tenant, other.c.name == _N.c.name)
         oldest = first.correlate(_N).scalar_subquery()

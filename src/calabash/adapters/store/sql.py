@@ -95,7 +95,8 @@ class Store:
     def grant(self, record: AllocationRecord) -> None:
         """Insert a granted allocation; repeating the call changes nothing.
 
-        A released allocation with the same name and an earlier grant (of a container that was created anew) is renamed.
+        If an earlier allocation of the same name is released, it is renamed first. Allocations of containers have the
+        name of the container, which can be created again under this name.
         """
         values = _allocation_values(record)
         with self._database.transaction() as connection:
@@ -128,7 +129,10 @@ class Store:
     def release(
         self, allocation: AllocationId, *, at: float, reason: str, explanation: Text, usage: Sequence[UsageRecord] = ()
     ) -> None:
-        """Insert the usage records, and set the allocation RELEASED with the reason, unless it is RELEASED already."""
+        """Insert the usage records, and set the allocation RELEASED with its reason.
+
+        If the allocation is RELEASED already, its reason and end are not changed.
+        """
         with self._database.transaction() as connection:
             self._put_usage(connection, usage)
             connection.execute(
@@ -199,7 +203,7 @@ class Store:
                 self._put_usage(connection, records)
 
     def removed_usage(self) -> RemovedUsage:
-        """Return the usage records that retention has removed or merged."""
+        """Return the note about the usage records that retention has removed or merged."""
         with self._database.reading() as connection:
             return removed_usage(connection)
 
@@ -304,6 +308,6 @@ def _rename_earlier_grant(connection: sa.Connection, record: AllocationRecord) -
 
 
 def earlier_name(allocation: str, granted_at: float) -> str:
-    """Return the new name of an ended grant; it begins with the old name and is unique by the time of the grant."""
+    """Return the new name of a released allocation: the begin of its old name, and a hash of name and grant time."""
     mark = hashlib.sha256(f"{allocation}/{granted_at!r}".encode()).hexdigest()[:_HASH_DIGITS]
     return f"{allocation[:_KEPT_CHARACTERS]}~{mark}"

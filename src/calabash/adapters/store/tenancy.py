@@ -37,7 +37,8 @@ class TenancyTables:
         """Create or replace the tenant.
 
         Args:
-            members: the new members of the whole tenant with role member; None: they are not changed.
+            members: memberships that replace all memberships with role member in the tenant itself. None to change
+                no membership. Those in its projects and those with other roles are never changed.
         """
         values = asdict(tenant) | {
             "budget": str(tenant.budget.amount) if tenant.budget else "",

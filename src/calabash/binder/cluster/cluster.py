@@ -93,7 +93,7 @@ ClusterDecision = StartBundle | MoveBundle | Stop | Wait
 
 @dataclass(slots=True)
 class KnownBundle:
-    """A request, the shapes that would serve it (``choices``), and the shape of its placement or wait (``choice``).
+    """A request, the shapes that would serve it (``choices``), and the one with which it waits or runs (``choice``).
 
     ``as_it_lies`` is True if ``choice`` only describes the devices that the request holds, not where it could start.
     """
@@ -251,7 +251,7 @@ class ClusterScheduler:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _remove_placement(self, allocation: AllocationId) -> None:
-        """Release a request's devices. If its shape only described them, the request is submitted with a new shape."""
+        """Release the devices of a request that waits again. If ``as_it_lies`` is set, it also gets a new shape."""
         self.held_slices.remove(allocation)
         known = self.known[allocation]
         if known.as_it_lies:
@@ -372,7 +372,7 @@ def _anywhere(choice: Choice) -> Choice:
 
 
 def _because(node: ClusterNode, devices: Sequence[int], tenancy: HeldSlices, policy: str) -> str:
-    """Return a text on the devices of a placement and the reason. Must be called before ``tenancy`` has the request."""
+    """Return a text about the devices of a placement and their choice. ``tenancy`` must not have the placement yet."""
     places = ", ".join(f"device {node.devices[i].device.index}" for i in devices)
     shared = sum(tenancy.is_shared((node.name, node.devices[i].device.uuid)) for i in devices)
     beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"

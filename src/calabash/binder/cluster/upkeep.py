@@ -21,7 +21,8 @@ def set_evictable(
 
     Args:
         evictable: True if the allocation may be evicted in favor of other requests.
-        guarded: True if it may still not be evicted while it is within the guaranteed amount of its queue.
+        guarded: True to forbid the eviction of an evictable allocation while it is within the guaranteed amount of its
+            queue; see ``sched.Request``.
     """
     known = cluster.known.get(allocation)
     if known is None or not cluster.holds(allocation):
@@ -101,9 +102,9 @@ def rebind(
 
 
 def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: Iterable[str], most: int) -> list[str]:
-    """Return up to ``most`` of these nodes, in order, on which another request like this one could start now.
+    """Return the first nodes, at most ``most``, on which another request like this one could start now.
 
-    Empty if the request is unknown.
+    Returns [] if the request is unknown.
     """
     known = cluster.known.get(allocation)
     found: list[str] = []

@@ -75,7 +75,7 @@ class Binder:
         queues: returns the current queue tree; called again when the scheduler is rebuilt.
         window: most requests of one user and queue that are in the queue order at a time.
         limit: time limit of one scheduler cycle; None: unlimited.
-        granting: returns the context of a grant; an exception from it is the grant's failure.
+        granting: returns a context in which the grant of a record is made; if the context raises, the grant fails.
     """
 
     def __init__(

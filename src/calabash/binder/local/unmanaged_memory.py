@@ -72,7 +72,7 @@ class UnmanagedMemory:
         return found.memory_mib if found else 0
 
     def remedies(self) -> tuple[Text, ...]:
-        """Return the texts that tell users how to free the memory."""
+        """Return the texts that tell users how to free the unmanaged memory, one for each device that has a text."""
         return tuple(f.remedy for f in self._reported.values() if f.remedy)
 
     def _place(self, uuid: DeviceUuid) -> NodePlacement:

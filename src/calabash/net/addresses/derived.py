@@ -72,7 +72,7 @@ def endpoint_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Inte
 def health_check_address(network: Network, routers: tuple[Address, ...]) -> Address | None:
     """Return the source address of health checks in a subnet, or None if the range is too small.
 
-    It is the last host address of the range that no router has. Ports never get this address.
+    It is the last host address of the range, or the one before if a router has the last. Ports never get it.
     """
     if network.num_addresses < HEALTH_CHECK_RANGE_MIN:
         return None

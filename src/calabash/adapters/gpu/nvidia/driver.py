@@ -70,7 +70,10 @@ T = TypeVar("T")
 
 
 class _Library:
-    """NVML library of this process. It is loaded once; all drivers that are open at the same time use the same node."""
+    """NVML library of this process, which is loaded once.
+
+    All drivers that are open at the same time use the same cards: the real ones, or those of one simulated node.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -325,7 +328,7 @@ class NvidiaDriver:
             raise _translated("waiting for events", error) from error
 
     def _wait(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
-        """Collect events in the events' own thread; NVML reports one event at a time."""
+        """Wait for one event, then return it and all others that are ready. Runs in the thread for events."""
         found: list[DeviceEvent] = []
         deadline = time.monotonic() + timeout_s
         while len(found) < _EVENTS_MAX and not self._closed:

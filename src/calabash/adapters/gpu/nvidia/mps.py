@@ -64,7 +64,14 @@ def find_program(environment: Mapping[str, str], files: DriverFiles = OWN_FILES)
 
 
 class MpsControl:
-    """MPS control daemon of one directory."""
+    """MPS control daemon of one directory and one device, which this process controls.
+
+    Args:
+        directory: directory of the daemon, with the subdirectories ``pipe`` and ``log``.
+        device: UUID of the device.
+        environment: variables of the control program.
+        files: files of the host's driver, among which the control program is searched for.
+    """
 
     def __init__(
         self, directory: Path, device: str, environment: Mapping[str, str], files: DriverFiles = OWN_FILES

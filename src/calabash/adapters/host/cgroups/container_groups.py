@@ -182,9 +182,10 @@ def group_name_in(text: bytes, controller: str) -> str:
 def mounted_devices(pid: int) -> frozenset[int]:
     """Return the device numbers of all mounts in the namespace of a process.
 
-    The mounts show to which allocation a process belongs, because a container has only its own slot. This does not hold
-    while a runtime creates the container: the process is in the container's group already, but still has the mounts of
-    the host, with the slots of all allocations. For a moment after that, it has the roots of both.
+    The mounts show to which allocation a process belongs, because a container has only its own slot. They do not show
+    it while a runtime creates the container. At first the process is in the container's group already, but still has
+    the mounts of the host, with the slots of all allocations. Then it has the root directories of host and container
+    mounted for a moment.
 
     Returns an empty set in these two cases, and if the process has ended.
     """

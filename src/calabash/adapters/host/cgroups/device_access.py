@@ -37,7 +37,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class DeviceHierarchy:
-    """Mounted hierarchy that controls devices; ``version`` is 1 or 2."""
+    """Mounted control group hierarchy that controls devices; ``version`` is the version of control groups, 1 or 2."""
 
     directory: Path
     version: int
@@ -47,7 +47,6 @@ def find_device_hierarchy(mounted: list[Mounted] | None = None) -> DeviceHierarc
     """Return the hierarchy that controls devices: that of the ``devices`` controller (version 1) if it is mounted.
 
     Otherwise return that of version 2; None if neither is mounted.
-
 
     Of several mounts of one hierarchy the outermost is returned.
     """
@@ -159,7 +158,11 @@ def _load(instructions: bytes) -> int:
 
 
 def _attached(target: int) -> set[bytes]:
-    """Return the names of the device programs that are attached to the group itself."""
+    """Return the names of the BPF programs for devices that are attached to a group, not to its parents.
+
+    Args:
+        target: descriptor of the group's directory.
+    """
     ids = (ctypes.c_uint32 * _PROGRAMS_MAX)()
     attribute = ctypes.create_string_buffer(
         struct.pack("<IIIIQI", target, _ATTACH_CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), _PROGRAMS_MAX),

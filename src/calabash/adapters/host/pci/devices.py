@@ -238,7 +238,10 @@ def _virtual_functions(place: Path) -> tuple[str, ...]:
 
 
 def _below(place: Path, depth: int) -> Iterator[tuple[Path, set[str]]]:
-    """Yield ``place`` and the directories below it with the names of their files; links are not followed."""
+    """Yield the directory ``place`` and those up to ``depth`` levels below it, each with the names of its entries.
+
+    Symbolic links are not followed.
+    """
     try:
         entries = list(os.scandir(place))
     except OSError:

@@ -66,9 +66,11 @@ class VirtualFunctions:
             )
 
     def set_type(self, function: str, kind: str) -> None:
-        """Make a function a virtual GPU of a type of the driver's list; "" removes the virtual GPU.
+        """Create a virtual GPU on a virtual function, or remove it. Raises CalabashError.
 
-        Raises CalabashError.
+        Args:
+            function: PCI address of the virtual function.
+            kind: number of a type in the driver's list of creatable types; "" to remove the virtual GPU.
         """
         place = self._tree.directory(function) / "nvidia" / "current_vgpu_type"
         what = f"{function} does not become a virtual GPU of type {kind}" if kind else f"{function} stays a virtual GPU"
@@ -80,7 +82,13 @@ class VirtualFunctions:
         self._write(place, kind or "0", what, meanings)
 
     def make_mediated(self, parent: str, kind: str, uuid: str) -> None:
-        """Create a mediated device of this type with this UUID; does nothing if it exists. Raises CalabashError."""
+        """Create a mediated device; does nothing if one with this UUID exists. Raises CalabashError.
+
+        Args:
+            parent: PCI address of the card or function that provides the device.
+            kind: type of the device, a directory name in the parent's ``mdev_supported_types``.
+            uuid: UUID of the new device.
+        """
         if _UUID.fullmatch(uuid) is None or _TYPE.fullmatch(kind) is None:
             raise CalabashError(f"{uuid[:40]!r} of type {kind[:40]!r} is not a valid mediated device")
         if self.mediated(uuid):

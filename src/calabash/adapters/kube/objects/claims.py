@@ -67,7 +67,10 @@ class CounterSet(KubeStruct, frozen=True):
 
 
 class CounterConsumption(KubeStruct, frozen=True):
-    """Amounts that a device consumes of a counter set while it is allocated, once or several times."""
+    """Amounts that a device consumes of a counter set while it is allocated.
+
+    They are consumed once, also if the device has several allocations.
+    """
 
     counter_set: str
     counters: dict[str, DeviceCounter] = msgspec.field(default_factory=dict)
@@ -207,7 +210,7 @@ class OpaqueConfig(KubeStruct, frozen=True):
 
 
 class DeviceConfig(KubeStruct, frozen=True):
-    """Configuration for the drivers of these requests, or of all."""
+    """Configuration for the drivers that serve ``requests``; for all requests of the claim if it is empty."""
 
     requests: tuple[str, ...] = ()
     opaque: OpaqueConfig | None = None

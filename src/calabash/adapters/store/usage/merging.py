@@ -147,7 +147,10 @@ def _replace(connection: sa.Connection, rows: Sequence[Mapping[str, Any]], group
 
 
 def _mark(connection: sa.Connection) -> tuple[float, float]:
-    """Return when the present pass through the history began, and the time up to which it has come; both in seconds."""
+    """Return the stored progress of ``flatten``: when the current pass began, and up to which record end it has come.
+
+    Both are in seconds since 1970. Before the first pass they are minus infinity and 0.
+    """
     table = tables.meta
     found = connection.execute(sa.select(table.c.value).where(table.c.key == _MARK)).scalar_one_or_none()
     pass_s, mark_s = (float(word) for word in (found or "-inf 0").split())

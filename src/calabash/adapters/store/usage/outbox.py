@@ -211,7 +211,7 @@ def _runs(rows: Sequence[dict[str, Any]], span_s: float) -> Iterable[list[dict[s
 
 
 def _join(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> list[int]:
-    """Replace the amounts of the last record by the sums of all; return the numbers of the others, which are to be removed."""
+    """Join usage records into the last of them, which gets their sums; return the numbers of the rows to be removed."""
     if len(rows) < 2:
         return []
     table = tables.usage

@@ -138,8 +138,8 @@ def _added(
 
     Args:
         rows: sums of the stored records.
-        running: records of running allocations. The usage of a record from the time on that is beside it is not in the
-            store yet.
+        running: pairs of a running allocation's record and a time in seconds since 1970. The usage of the record from
+            that time on is not in the store yet, and is added.
         by: names of the dimensions by which usage is summed.
         to_s: end of the time range.
         limit: greatest number of sums that the query returns.

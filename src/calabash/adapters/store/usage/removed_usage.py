@@ -32,7 +32,7 @@ class RemovedUsage:
 
 
 def removed_usage(connection: sa.Connection) -> RemovedUsage:
-    """Return the note of retention."""
+    """Return the stored note; its fields are 0 if retention has not removed or merged any usage record yet."""
     table = tables.meta
     found = connection.execute(sa.select(table.c.value).where(table.c.key == _KEY)).scalar_one_or_none()
     until_s, at_s = (float(word) for word in (found or "0 0").split())
