@@ -133,11 +133,11 @@ def _is_open(exporter: Exporter) -> bool:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "who may read them is not said"),
+        ((), "neither --token-file nor --open is given"),
         (("--token-file", "short"), "has no token"),
         (("--token-file", "absent"), "cannot be read"),
         (("--open", "--listen", "nowhere:x"), "is no address"),
-        (("--open", "--key", "k.pem"), "--key without --certificate"),
+        (("--open", "--key", "k.pem"), "--key is given without --certificate"),
         (("--open", "--certificate", "short"), "cannot be served"),
     ],
 )

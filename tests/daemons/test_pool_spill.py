@@ -92,8 +92,8 @@ def test_what_is_promised_is_counted_against_the_card_and_the_rest_against_the_m
 
 
 def test_nothing_is_spilled_where_the_operator_has_not_allowed_it(pool: World, terminal: Terminal) -> None:
-    assert "memory beyond it up to 24GiB of host memory" in terminal("device", "show", "0").stdout
-    assert "memory beyond it not allowed" in terminal("device", "set", "0", "--spill", "off").stdout
+    assert "spilled memory: at most 24GiB of host memory" in terminal("device", "show", "0").stdout
+    assert "spilled memory: not allowed" in terminal("device", "set", "0", "--spill", "off").stdout
     refused = tenant(terminal, "--memory", "20GiB", "--spill", "12GiB", code=None)
     assert refused.returncode != 0
     assert "spilling memory to the host is not enabled" in refused.stderr

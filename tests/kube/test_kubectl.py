@@ -105,7 +105,7 @@ def test_node_is_drained_as_role_and_budget_allow_and_shown_to_a_viewer(there: C
     assert [looked.returncode for looked in looking] == [0, 0, 4], refused
     assert "██········ 20%" in top
     assert queue.splitlines()[1].split()[0] == "default"
-    assert "hint: an administrator can give you" in refused
+    assert "or ask an administrator for the ClusterRole view" in refused
 
     kept = command(there, "drainer", tmp_path, "drain", NODE, "--force", "--timeout", "1s")
     _, said = kept.communicate(timeout=60)

@@ -97,7 +97,7 @@ def test_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
 ) -> None:
     needs.need_appliances()
     assert calabash("net", "up", "--hosts", "1", "--gateways", "1") == 0
-    assert "no pool is up there yet" in capsys.readouterr().out
+    assert "no pool runs yet" in capsys.readouterr().out
     world = World(tmp_path / "home", "1xT4")
     try:
         world.up()
