@@ -254,7 +254,10 @@ def _start_over_use_watch(pool: Pool, stack: ExitStack) -> None:
 
 
 def _end_overdue(pool: Pool) -> None:
-    """End standing allocations and close the ports of servers that their owners have not renewed in time."""
+    """End standing allocations that were not renewed in time, and take ports from servers that have not renewed them.
+
+    A standing allocation has no program on this machine.
+    """
     pool.standing.end_overdue()
     pool.ports.places.end_overdue()
 

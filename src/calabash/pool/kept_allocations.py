@@ -19,7 +19,7 @@ NOT_KEPT = "not_kept"
 
 
 class StandingAllocations:
-    """Expiry times of standing allocations. Safe for threads."""
+    """Expiry times of standing allocations, which have no program on this machine. Safe for threads."""
 
     def __init__(self, agent: NodeAgent, clock: Clock) -> None:
         self._agent = agent
@@ -28,9 +28,9 @@ class StandingAllocations:
         self._until_ns: dict[AllocationId, int] = {}
 
     def renew(self, record: AllocationRecord) -> float:
-        """Renew an allocation; return the seconds for which it is kept now, 0 if it is kept until it is released.
+        """Renew a standing allocation; return the seconds for which it is kept now, 0 if it is kept until released.
 
-        Raises BAD_REQUEST for an allocation that is not standing.
+        Raises BAD_REQUEST for any other allocation, because that is kept as long as its program runs.
         """
         if not record.request.standing:
             raise CalabashError(f"{record.id} is kept as long as its program runs", hint="nothing is to be done")

@@ -95,7 +95,7 @@ class Pool:
         return waiting
 
     def refuse(self, waiting: WaitingRequest) -> None:
-        """Withdraw a request that does not wait, and raise CalabashError with the reason for which it was not granted.
+        """Withdraw a request whose client does not wait; raise CalabashError with the reason why it was not granted.
 
         Does nothing if the request was granted in the meantime.
         """
@@ -250,7 +250,7 @@ class Pool:
 
 
 def processes_of(agent: NodeAgent, allocation: AllocationId) -> list[Process]:
-    """Return the processes of one allocation. Reads no others, so the cost does not grow with the allocations."""
+    """Return the processes of one allocation. The cost does not depend on the number of other allocations."""
     found = agent.snapshot(processes=True, only=[allocation]).allocations
     return next((list(a.processes) for a in found if a.record.id == allocation), [])
 

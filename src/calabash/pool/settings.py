@@ -81,12 +81,12 @@ class JobSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Fabrics for RDMA, which ``fabric.toml`` names.
+    """Settings for the RDMA fabrics that ``fabric.toml`` names.
 
     Args:
-        hold: grant a card only after ``calabash net fabric run`` has reported that it left the partitions of all other
-            tenants.
-        run: keep that program running while ``fabric.toml`` is in the pool's home.
+        hold: grant a card only after the fabric controller (``calabash net fabric run``) has reported that the card is
+            in no other tenant's partition.
+        run: keep the fabric controller running while ``fabric.toml`` is in the pool's home.
     """
 
     hold: bool = False

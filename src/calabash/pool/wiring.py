@@ -59,7 +59,7 @@ def build_pool(
         directory: present tenants and users, which ``permission`` uses too.
         networks: tenant networks.
         network: ports of tenant networks on this host, which the agent uses too.
-        journal: places of servers, which ``network`` uses too.
+        journal: ports on which servers of this host listen; ``network`` uses it too.
 
     Raises:
         CalabashError(BAD_FILE): the settings of notifications are invalid.

@@ -72,7 +72,7 @@ class JobFiles:
         write_durably(self._path(record.id, "order"), msgspec.json.encode(record))
 
     def records(self) -> list[JobRecord]:
-        """Return the readable orders of all jobs, newest first."""
+        """Return the orders of all jobs, newest first, without files that cannot be read."""
         found = [self.record(path.stem) for path in self.directory.glob("j*.order")]
         return sorted((r for r in found if r is not None), key=lambda r: (-r.created_at, r.id))
 

@@ -29,11 +29,11 @@ from calabash.net.fabric_partitions import may_grant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricMoment:
-    """The tenants that use cards at one moment.
+    """Snapshot of the tenants that use cards, which the fabric controller reads and names in its next report.
 
     Args:
-        pool: random ID of the pool's process, so that reports for an earlier process can be recognised.
-        number: number of the moment, which grows with each change of the uses.
+        pool: random ID of the pool's process, so that reports for snapshots of an earlier process are recognised.
+        number: number of the snapshot, which grows with each change of the uses.
         uses: pairs of a card and a tenant that has it allocated.
     """
 
@@ -47,7 +47,7 @@ class FabricHolds:
 
     Args:
         records: returns the present allocations.
-        hold: hold cards back; if false, reports are only stored.
+        hold: True to hold cards back, False to store reports only.
     """
 
     def __init__(self, records: Callable[[], Sequence[AllocationRecord]], *, hold: bool = False) -> None:
@@ -63,22 +63,25 @@ class FabricHolds:
         self.told_at = 0.0
 
     def moment(self) -> FabricMoment:
-        """Return the present uses of cards as a numbered moment."""
+        """Return a snapshot of the tenants that use cards now."""
         with self._lock:
             self._update_uses()
             uses = self._uses | set(self._promised)
             return FabricMoment(pool=self._pool, number=self._number, uses=tuple(sorted(uses)))
 
     def conditions(self) -> tuple[FabricCondition, ...]:
-        """Return the last reported conditions."""
+        """Return the conditions of the last report, one for each card and fabric."""
         return self._conditions
 
     def report(self, pool: str, number: int, conditions: Iterable[FabricCondition], *, now_s: float) -> None:
-        """Store the fabric controller's report for a moment. Raises CONFLICT for a moment of another process of the pool.
+        """Store a report of the fabric controller: the partitions in which it found the cards.
+
+        Raises CONFLICT if the report names a snapshot of another process of the pool.
 
         Args:
-            pool: ID of the pool's process, as in the moment.
-            number: number of the moment.
+            pool: ``pool`` of the snapshot (``FabricMoment``) that the controller read before it looked at the cards.
+            number: number of this snapshot.
+            conditions: partitions of each card on each of its fabrics.
             now_s: time of the report in seconds.
         """
         found = tuple(conditions)

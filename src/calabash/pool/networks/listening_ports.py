@@ -35,14 +35,14 @@ PLACES_MAX = 256
 
 
 class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Journal entry of one place.
+    """Journal entry of a port on which a server of this host listens.
 
     Args:
-        id: ID of the place, used like the ID of an allocation.
+        id: ID of the entry, used like the ID of an allocation.
         port: full name of the port.
         tenant: tenant of the port's VPC; "" if the VPC does not exist.
         holder: name of the server that holds the port.
-        keep_s: seconds for which the place is kept without a renewal.
+        keep_s: seconds for which the server holds the port without a renewal.
     """
 
     id: str
@@ -53,7 +53,7 @@ class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
     @property
     def record(self) -> AllocationRecord:
-        """Return the place as an allocation record, because ``HostPorts`` identifies the owner of a port by a record."""
+        """Return the entry as an allocation record, by which ``HostPorts`` identifies the owner of a port."""
         return AllocationRecord(
             id=AllocationId(self.id),
             state=AllocationState.RUNNING,
@@ -63,9 +63,9 @@ class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 
 class PlaceJournal:
-    """Journal of places on disk. Only one thread at a time may write.
+    """Journal on disk of the ports on which servers of this host listen. Only one thread at a time may write.
 
-    It is read before unused ports are removed from the host, so that the ports of running servers are kept.
+    The pool reads it before it removes unused ports from the host, so that the ports of running servers are kept.
     """
 
     def __init__(self, home: Path) -> None:
@@ -73,7 +73,7 @@ class PlaceJournal:
         self.entries: tuple[PlaceEntry, ...] = self._read()
 
     def held(self) -> Sequence[HeldPlace]:
-        """Return all places in the form in which ``HostNetwork`` reads them."""
+        """Return all entries in the form in which ``HostNetwork`` reads them."""
         return [HeldPlace(record=entry.record, holder=entry.holder) for entry in self.entries]
 
     def entry_of(self, port: str) -> PlaceEntry | None:
@@ -105,7 +105,13 @@ class PlaceJournal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedPlace:
-    """Open place with its location on the host and the addresses of its port."""
+    """Port on which a server of this host listens.
+
+    Args:
+        entry: journal entry of the port.
+        place: network namespace of the port on this host.
+        addresses: IP addresses of the port; () if the port was deleted from its VPC.
+    """
 
     entry: PlaceEntry
     place: Place
@@ -113,7 +119,7 @@ class OpenedPlace:
 
 
 class ServerPlaces:
-    """Places of one pool. Safe for threads."""
+    """Ports on which servers of this host listen: creates and deletes their network namespaces. Safe for threads."""
 
     def __init__(
         self,
@@ -135,12 +141,14 @@ class ServerPlaces:
         self._until_ns = {entry.id: self._after(entry) for entry in journal.entries}
 
     def open(self, who: Principal, *, port: str, holder: str, keep_s: float) -> OpenedPlace:
-        """Open a place for a port, or renew it. The port may not work at once: see ``lacks``.
+        """Create the network namespace of a port for a server, or renew the port if the server holds it already.
+
+        The port may not work at once: see ``lacks``.
 
         Args:
             port: full name of the port.
             holder: name of the server.
-            keep_s: seconds for which the place is kept without a renewal.
+            keep_s: seconds for which the server holds the port without a renewal.
 
         Raises CalabashError: CONFLICT for a port that another server or allocation has, NOT_FOUND, NOT_PERMITTED, UNREACHABLE.
         """
@@ -164,11 +172,11 @@ class ServerPlaces:
         return self._journal.entry_of(port) is None
 
     def lacks(self, view: OpenedPlace) -> str:
-        """Return a text that names what does not work yet; "" if the port works. Raises CalabashError."""
+        """Return a text that says why the port does not work yet; "" if it works. Raises CalabashError."""
         return self._network.lacks(view.entry.record)
 
     def close(self, who: Principal, port: str) -> PlaceEntry:
-        """Close a place and its connections; return its entry. Raises NOT_FOUND."""
+        """Take a port from its server, which ends its connections; return its journal entry. Raises NOT_FOUND."""
         self._require_operator(who, f"take port {port[:128]} from a server")
         entry = self._journal.entry_of(port)
         if entry is None:
@@ -179,13 +187,16 @@ class ServerPlaces:
         return entry
 
     def views(self, who: Principal) -> list[OpenedPlace]:
-        """Return all places. Raises NOT_PERMITTED unless the principal may operate the pool."""
+        """Return the ports of all servers. Raises NOT_PERMITTED unless the principal may operate the pool."""
         self._permission.require(who, Action.OPERATE, "see the ports of servers")
         networks = self._network_store.state().networks
         return [self._view(entry, networks.find(Port, entry.port)) for entry in self._journal.entries]
 
     def close_all(self, *, force: bool) -> None:
-        """Close all places for the shutdown of the pool. Raises CONFLICT if there are any and ``force`` is false."""
+        """Take all ports from their servers for the shutdown of the pool.
+
+        Raises CONFLICT if a server holds a port and ``force`` is false.
+        """
         held = self._journal.entries
         if held and not force:
             raise CalabashError(
@@ -197,7 +208,7 @@ class ServerPlaces:
             self._delete(entry)
 
     def end_overdue(self) -> None:
-        """Close places that were not renewed in time."""
+        """Take the ports from servers that have not renewed them in time."""
         now_ns = self._clock.monotonic_ns()
         for entry in [e for e in self._journal.entries if self._until_ns.get(e.id, now_ns) < now_ns]:
             self._agent.event("released", message=f"port {entry.port} was kept for {entry.holder}, which is silent")
@@ -210,9 +221,9 @@ class ServerPlaces:
         self._permission.require_process(who, what)
 
     def _entered(self, port: str, tenant: str, holder: str, keep_s: float) -> tuple[PlaceEntry, bool]:
-        """Write the journal entry of a place, or renew it; return the entry, and True if it is new.
+        """Write the journal entry of a port, or renew it; return the entry, and True if it is new.
 
-        Raises CONFLICT if another server holds the port, NO_CAPACITY if this host has PLACES_MAX places.
+        Raises CONFLICT if another server holds the port, NO_CAPACITY if servers of this host hold PLACES_MAX ports.
         """
         with self._lock:
             known = self._journal.entry_of(port)
@@ -237,9 +248,9 @@ class ServerPlaces:
             return entry, known is None
 
     def _delete(self, entry: PlaceEntry) -> None:
-        """Delete an entry and then its place.
+        """Delete a journal entry, and then the network namespace and switch port that this host has for it.
 
-        After a crash between the two, the place has no entry, and the next removal of unused ports deletes it.
+        If the pool crashes between the two steps, the next removal of unused ports deletes the rest.
         """
         with self._lock:
             self._journal.remove(entry)

@@ -23,7 +23,7 @@ class TenantPorts:
     """Ports of the allocations of one pool. Safe for threads.
 
     Args:
-        places: ports that are held by servers of this machine and not by allocations.
+        places: ports on which servers of this machine listen; these ports belong to no allocation.
     """
 
     def __init__(

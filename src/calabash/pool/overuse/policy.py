@@ -106,7 +106,11 @@ class OverUseFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUseState:
-    """Time in seconds at which each present finding was first made, by key."""
+    """Present findings.
+
+    Args:
+        since_s: monotonic time in seconds at which each finding was first made, by the ``key`` of the finding.
+    """
 
     since_s: Mapping[str, float] = field(default_factory=dict)
 
@@ -117,9 +121,9 @@ class OverUseVerdict:
 
     Args:
         to_report: new findings to report.
-        held_back: tenants that get no new slices, with the finding.
-        lowered: allocations with best-effort shares, with the finding.
-        take_back: allocations to end.
+        held_back: for each tenant that gets no new slices, by name, the finding that causes it.
+        lowered: for each allocation whose shares become best-effort, the finding that causes it.
+        take_back: findings that name the allocations to end.
     """
 
     to_report: tuple[OverUseFinding, ...] = ()

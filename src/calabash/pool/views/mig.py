@@ -22,7 +22,7 @@ def mig_places(planned: Iterable[PlannedInstance]) -> mig_messages.MigPlaces:
 
 
 def mig_layout(layouts: Iterable[tuple[Device, Iterable[tuple[str, int]]]]) -> mig_messages.MigPlaces:
-    """Return the view of complete layouts.
+    """Return the view of the partitions that complete layouts have.
 
     Args:
         layouts: devices with the profile name and start of each partition.
