@@ -24,7 +24,7 @@ from calabash.platform.tenancy.store import TenancyStore
 
 
 class ServedPool(Protocol):
-    """The pool of a machine or of a cluster, as far as routes of both need it."""
+    """Operations that the pool of a machine and the pool of a cluster both have, for the API routes of both."""
 
     def visibility(self, who: Principal) -> Visibility:
         """Return the visibility of a principal."""

@@ -57,7 +57,7 @@ def overview(
 
 
 def _given(device: DeviceView) -> float:
-    """Return the allocated fraction of a device, 0 to 1: the larger one of those of its memory and its compute."""
+    """Return the allocated fraction of a device, 0 to 1: the larger one of the fractions of memory and of compute."""
     memory = device.memory_allocated_mib / device.memory_mib if device.memory_mib else 0.0
     return min(1.0, max(memory, device.core_allocated_percent / 100))
 

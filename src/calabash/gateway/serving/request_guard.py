@@ -71,7 +71,7 @@ def client_of(scope: Any, settings_proxies: list[str]) -> tuple[str, str]:
 
 
 def peer_of(scope: Any) -> str:
-    """Return the peer to which a request without a valid credential counts: a local user, or an address."""
+    """Return the peer for whose limits a request without a valid credential counts: a local user, or an address."""
     peer: str = scope["state"].get(PEER, "")
     return peer or f"address {scope.get('calabash.address', '')}"
 

@@ -1,8 +1,8 @@
 """Static files of the console, read once when the gateway starts.
 
 Their URLs contain a hash of the content, so browsers may cache them forever. The URLs also contain the random start ID
-of the gateway. Another program may have used the same port before and served files that a browser has cached; those
-have other URLs.
+of the gateway. Another program may have used the same port before and served files that a browser has cached; the
+browser does not use these, because their URLs differ.
 """
 
 from __future__ import annotations

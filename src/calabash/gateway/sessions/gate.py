@@ -40,7 +40,7 @@ class SessionGate:
     """ASGI middleware for pages: verifies the session of each request, and refuses requests with an invalid proof.
 
     Args:
-        application: gets the requests that name no session or prove it.
+        application: gets requests without a session ID, and requests whose proof is valid.
         sessions: verifies proofs.
         rate: rate limit of requests for each session.
     """

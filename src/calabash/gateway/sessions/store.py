@@ -81,7 +81,7 @@ class ProvenSession:
     nonce: str
 
     def proof(self, answer: ProvenReply) -> str:
-        """Return the proof of the reply to that request."""
+        """Return the MAC that proves a reply to this request; it covers the reply and the nonce of the request."""
         parts = ("calabash reply", self.nonce, str(answer.status), answer.kind, answer.location)
         return _mac(self.key, parts, answer.content)
 

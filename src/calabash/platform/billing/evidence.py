@@ -2,10 +2,10 @@
 
 Theory of operation. Usage records are read in the order of their numbers. Records of one allocation on one device with
 the same amounts, each of which begins where the one before it ends, are one *item*. The ledger divides the amounts of
-the lines among the items, so that items and lines add up to the same amount. The digest of a tenant covers all of its
-records that overlap the month, up to the last number that existed when the month was rated; a later record has a
-greater number. A record whose end is estimated has an uncertainty in seconds. It is part of the digest only if it is
-not 0. Invoices of earlier versions, which did not have this column, can therefore still be verified.
+the invoice's lines among the items, so that items and lines add up to the same amount. The digest of a tenant covers
+all of its records that overlap the month, up to the last number that existed when the month was rated; a later record
+has a greater number. A record whose end is estimated has an uncertainty in seconds. The digest covers the uncertainty
+only if it is not 0, so invoices of earlier versions, whose records had no uncertainty, can still be verified.
 
 If an allocation is granted with the name of a released one, the released one is renamed to ``NAME~...``. The digest covers
 the part of the name before the ``~``, so the renaming does not change it.
@@ -124,7 +124,7 @@ class UsageDigests:
 
 
 def _renamed(kept: str, row: Sequence[Any]) -> str:
-    """Return the text of a record for the digest, with ``kept``, the name of its allocation before it was renamed."""
+    """Return the digested text of a record; ``kept`` is the name that its allocation had before it was renamed."""
     return f"{kept} {(*row[:_ALLOCATION], kept, *row[_ALLOCATION + 1 :])!r}"
 
 
@@ -146,14 +146,14 @@ class Item(msgspec.Struct, kw_only=True):
 
 
 class Items:
-    """Items of all tenants, numbered from 0; records must be added in the order of their numbers."""
+    """Items of all tenants, numbered from 0. Records must be added in the order of their record numbers."""
 
     def __init__(self) -> None:
         self._items: list[Item] = []
         self._open: dict[tuple[Any, ...], int] = {}
 
     def number(self, rows: Iterable[Sequence[Any]]) -> Iterator[int]:
-        """Yield the item number of each record of a page. A record that does not continue an item begins a new one."""
+        """Yield the item number of each record of a page. A record that continues no item begins a new item."""
         items, opened = self._items, self._open
         for row in rows:
             (

@@ -230,8 +230,8 @@ class Billing:
     def view(self, record: InvoiceRecord) -> billing.InvoiceView:
         """Return the API's view of an invoice, a credit note or a draft.
 
-        The view of a draft has the credit notes that will be deducted from it, that of a credit note the amount that is
-        left.
+        The view of a draft has the credit notes that will be deducted from it. The view of a credit note has the amount
+        that is left of it.
         """
         if not record.number:
             return view_of(settled(record, self._store.billing.invoices_of(record.tenant)))

@@ -51,7 +51,7 @@ class Session:
         return self.operations.pool.visibility(self.caller.principal)
 
     async def work(self, call: Callable[Given, Answer], /, *given: Given.args, **named: Given.kwargs) -> Answer:
-        """Call a function in a worker thread and return its result, as ``work`` does."""
+        """Call a function in a worker thread and return its result, like the module's function ``work``."""
         return await _in_thread(self.operations, self.caller, self.request.method == "GET", call, *given, **named)
 
 

@@ -34,7 +34,10 @@ class _UserQueue:
         (self._reads if reads else self._others).append(work)
 
     def take(self, most: int) -> list[Callable[[], None]]:
-        """Remove and return up to ``most`` pieces of work: reads first, except the last piece if other work waits."""
+        """Remove and return up to ``most`` pieces of work.
+
+        Reads come first. The last piece is other work if any waits, so that reads cannot block other work for ever.
+        """
         found: list[Callable[[], None]] = []
         while self and len(found) < most:
             others_first = not self._reads or (bool(self._others) and len(found) == most - 1)

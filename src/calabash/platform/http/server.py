@@ -60,7 +60,10 @@ class Listener(socket.socket):
     _numbers_end = sys.maxsize
 
     def keep_descriptors(self, kept: int) -> None:
-        """Reserve ``kept`` descriptors of this process for other uses than connections, and open the spare descriptor."""
+        """Reserve ``kept`` descriptors of this process for other uses than connections, and open the spare descriptor.
+
+        If no descriptor is free, the spare one is closed, so that a connection can be accepted and refused.
+        """
         self._numbers_end = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - kept
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -94,7 +97,10 @@ class Listener(socket.socket):
         raise BlockingIOError
 
     def _refuse_one(self) -> bool:
-        """Accept one connection in place of the spare descriptor, and refuse it; return False if there is no spare."""
+        """Close the spare descriptor, accept one connection with its number and refuse it, and open the spare again.
+
+        Return False if the spare descriptor is not open.
+        """
         if self._spare < 0:
             return False
         os.close(self._spare)

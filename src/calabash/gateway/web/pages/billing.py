@@ -25,7 +25,9 @@ DAY_S = 86_400.0
 
 
 def period(visit: Visit) -> tuple[float, float]:
-    """Return the begin and end of the period in the URL: whole days in UTC, or a number of days until now.
+    """Return the begin and end of the period that the URL names, in seconds since the epoch.
+
+    The URL names a first and a last day in UTC, or else a number of days until now.
 
     Raises:
         CalabashError: BAD_REQUEST if the last day is before the first.
@@ -42,7 +44,7 @@ def period(visit: Visit) -> tuple[float, float]:
 
 
 def summed_by(visit: Visit) -> str:
-    """Return the key by which usage is summed; by tenant if the URL names none."""
+    """Return the field by which usage is summed, from the URL; ``tenant`` if the URL names no valid field."""
     asked = visit.query.get("by", "tenant")
     return asked if asked in BY else "tenant"
 

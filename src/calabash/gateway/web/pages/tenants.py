@@ -35,7 +35,7 @@ class QuotaRow:
 
 
 def quota_rows(quotas: Sequence[tenancy.QuotaView]) -> list[QuotaRow]:
-    """Return the rows of all quotas with one scale, so that lanes can be compared."""
+    """Return the rows of all quotas. All lanes have the same scale, so that they can be compared."""
     scale = max(
         [1.0, *(q.allocated for q in quotas), *(q.guarantee for q in quotas), *(q.limit or 0.0 for q in quotas)]
     )
@@ -74,7 +74,7 @@ def single(
     users: Sequence[tenancy.UserView],
     quotas: Sequence[tenancy.QuotaView],
 ) -> Shown:
-    """Return the data of one tenant: its quota, its projects with theirs, and its members with their roles."""
+    """Return the data of one tenant: its quota, its projects with their quotas, and its members with their roles."""
     members = [(u, r) for u in users for r in u.roles if r.tenant == tenant.name]
     of = [q for q in quotas if q.tenant == tenant.name]
     return {
