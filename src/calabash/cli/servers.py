@@ -19,7 +19,7 @@ ASK_S = 10.0
 
 
 def account() -> RemoteAccount:
-    """Return this user's files of servers and leases."""
+    """Return the files with the servers that this user has added, and with the keys of leases."""
     from calabash.broker.client.account import RemoteAccount  # noqa: PLC0415
 
     return RemoteAccount(home() / "remote")

@@ -46,7 +46,7 @@ def for_each(names: Sequence[str], act: Callable[[str], object], *, done: str) -
 
 
 def _summary(failed: Sequence[CalabashError], *, of: int, done: str) -> CalabashError:
-    """Return one error for all failures among ``of`` requests; equal messages are named once."""
+    """Return one error for all failures among ``of`` requests; each distinct message occurs once."""
     first = failed[0]
     messages = list(dict.fromkeys(error.message for error in failed))
     if len(messages) == 1:

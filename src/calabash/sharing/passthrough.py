@@ -38,7 +38,12 @@ class GroupMember:
 
 
 def card_functions(members: Sequence[GroupMember], address: str) -> tuple[str, ...]:
-    """Return the other PCI functions of the same card in the group, such as audio. They are assigned together with it."""
+    """Return the PCI addresses of the other functions of a card, such as audio, which are assigned together with it.
+
+    Args:
+        members: functions in the card's IOMMU group.
+        address: PCI address of one function of the card, which is left out.
+    """
     card = address.rpartition(".")[0]
     return tuple(
         m.address for m in members if m.address != address and not m.bridge and m.address.rpartition(".")[0] == card

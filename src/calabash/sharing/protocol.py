@@ -159,10 +159,10 @@ class SharingMode(Protocol):
 
 
 def device_mode(mode: SharingMode) -> ModeName:
-    """Return the mode in which a device is counted while it has slices of ``mode``.
+    """Return the mode that a device has while it has slices of mode ``mode``.
 
-    This is usually ``mode`` itself. A mode may name another mode in its attribute ``beside``: slices of both modes can
-    then be on one device, which is counted in that other mode. Both modes must charge slices in the same way.
+    This is usually ``mode`` itself. A mode may name another mode in its attribute ``beside``. Slices of both modes can
+    then share a device, and the device has the other mode. Both modes must charge slices in the same way.
     """
     beside: ModeName | None = getattr(mode, "beside", None)
     return beside or mode.name

@@ -50,7 +50,7 @@ def mode_named(name: str, modes: Mapping[ModeName, SharingMode] = SHARING_MODES)
 
 
 def mode_of_device(mode: ModeName, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> ModeName:
-    """Return the mode in which a device is counted while it has slices of ``mode``; see ``device_mode``.
+    """Return the mode that a device has while it has slices of mode ``mode``; see ``device_mode``.
 
     An unknown mode is returned unchanged.
     """
@@ -106,7 +106,7 @@ class RequestModes:
         Args:
             mode_now: mode of the device by its current slices; None if it is idle.
             held: current slices of the device.
-            mode: result of ``on`` for the device if the caller has it; None: determined here.
+            mode: mode in which the device would serve the request, if the caller knows it; None: ``on`` determines it.
             place: required position of the MIG instance; None if the mode may choose it.
         """
         mode = mode or self.on(device)

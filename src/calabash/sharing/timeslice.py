@@ -1,9 +1,9 @@
 """Sharing mode ``timeslice``: the driver time-slices the device between several allocations; memory caps are optional.
 
 Theory of operation. A device accepts as many slices as its operator configures (``Device.replicas``). Compute is not divided:
-an allocation gets all of it while the other allocations on the device are idle. The driver, or a class that the
-operator sets, determines the length of the time slices. A request without an amount of memory has no cap and no
-guaranteed memory. An amount of memory is a cap enforced in the tenant's process by the shim, as in mode ``vgpu``. The
+an allocation gets all of it while the other allocations on the device are idle. The operator sets the length
+of the time slices, or leaves it to the driver. A request without an amount of memory has no cap and no guaranteed
+memory. An amount of memory is a cap enforced in the tenant's process by the shim, as in mode ``vgpu``. The
 sum of all caps on a device, plus ``SLICE_RESERVE_MIB`` for each, stays within its memory. Allocations without a cap may
 still use that memory.
 """

@@ -1,9 +1,9 @@
 """Simulation of the experiment "arrivals": requests arrive up to 130 % of the cluster's compute, and none departs.
 
 The experiment is that of Weng et al., USENIX ATC'23. The trace is shuffled once. Then requests drawn at random with
-replacement are appended until the next one would exceed 130 % of the device compute of the cluster. If the trace is
-larger than that, random requests are removed instead. Requests are placed one at a time, without a queue and without
-retries. The allocation ratio is allocated divided by installed device compute, after every arrival.
+replacement are appended until the next one would exceed 130 % of the device compute of the cluster. If the trace
+already exceeds 130 %, random requests are removed instead. Requests are placed one at a time, without a queue and
+without retries. The allocation ratio is allocated divided by installed device compute, after every arrival.
 """
 
 from __future__ import annotations

@@ -134,8 +134,15 @@ def _sizes(shapes: Sequence[Shape]) -> tuple[list[int], list[tuple[int, ...]]]:
 class _Program:
     """Sparse linear program whose optimum is an upper bound of the allocation (see the description of the module).
 
-    Its variables are the numbers of placed requests by class of nodes and shape, followed by the numbers of devices
-    that are divided by each pattern.
+    Its variables are first the number of placed requests for each class of nodes and shape, then, for each class, the
+    number of devices that are divided by each pattern.
+
+    Attributes:
+        classes: number of nodes of each class.
+        placed: index of the variable for a class and a shape.
+        worth: coefficient of each variable in the objective: device compute of a request in milli, 0 for a pattern.
+        rows, columns, values: nonzero entries of the constraint matrix.
+        limits: upper bound of each constraint.
     """
 
     classes: dict[_Class, int]
@@ -189,7 +196,7 @@ class _Program:
             self._add_row(blocks, count * (kind.devices // devices))
 
     def constrain_count(self, shape: Shape, *, most: int, least: int) -> None:
-        """Require that from ``least`` to ``most`` requests of a shape are placed, over all classes."""
+        """Require that from ``least`` to ``most`` requests of a shape are placed, summed over all classes of nodes."""
         columns = [column for (_, other), column in self.placed.items() if other is shape]
         self._add_row([(column, 1) for column in columns], most)
         if least and columns:

@@ -112,7 +112,7 @@ def pods_that_ask(client: KubeClient, namespace: str = "") -> Sequence[Pod]:
 
 
 def _our_schedulers(client: KubeClient) -> list[str]:
-    """Return the names of Calabash's schedulers: the default one, and one for each pool in a label of a queue."""
+    """Return the names of Calabash's schedulers: the default one, and one for each node pool that a queue names."""
     from calabash.adapters.kube.objects.resources import QUEUE  # noqa: PLC0415
     from calabash.kubernetes.objects.names import POOL, SCHEDULER  # noqa: PLC0415
     from calabash.kubernetes.objects.shards import scheduler_of  # noqa: PLC0415

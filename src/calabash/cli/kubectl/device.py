@@ -1,7 +1,8 @@
 """``kubectl calabash device``: drain, undrain, test and reset single devices of nodes.
 
-The desired state of a device is written into the spec of its node's ``GpuNode``, and the node's agent applies it: a drain as
-long as it is in the spec, a test or reset once. With --evict, the pods on a drained device are evicted.
+The desired state of a device is written into the spec of its node's ``GpuNode``, and the node's agent applies it.
+A drain lasts as long as it is in the spec; a test or reset is carried out once. With --evict, the pods on a drained
+device are evicted.
 """
 
 from __future__ import annotations

@@ -221,14 +221,14 @@ class ProgressLine:
 
 
 def wait_until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine, *, undo: str = "") -> None:
-    """Repeat the drain until no pod is left. A cluster that does not answer is asked again.
+    """Repeat the drain until no pod is left. If the cluster does not answer, try again.
 
     Args:
         drain: the node or device.
-        node: its name in messages.
+        node: name of the node or device in messages.
         timeout_s: longest time to wait.
         line: prints the progress.
-        undo: command that admits new pods again, for the hint; "" for a node.
+        undo: for a device, the command that undoes the drain, for the hint; "" for a node.
 
     Raises:
         CalabashError: TIMEOUT with the remaining pods.

@@ -52,15 +52,25 @@ WAITING_COLUMNS = (
 
 @dataclass(slots=True)
 class QueueTally:
-    """Devices that pods hold of one queue, and pods that wait in it."""
+    """Running and waiting pods of one queue.
 
-    holds: dict[str, float] = field(default_factory=dict)  # devices, by namespace
+    Args:
+        holds: number of devices that running pods hold, by namespace.
+        running: number of running pods.
+        waiting: the waiting pods.
+    """
+
+    holds: dict[str, float] = field(default_factory=dict)
     running: int = 0
     waiting: list[Pod] = field(default_factory=list)
 
 
 def tallies(pods: Iterable[Pod], nodes: Sequence[GpuNode], queues: Mapping[str, str]) -> dict[str, QueueTally]:
-    """Return the tally of each queue; "" has the pods whose queue the user may not read."""
+    """Return the running and waiting pods of each queue, by name; "" has the pods whose queue the user may not read.
+
+    Args:
+        queues: queue of each namespace.
+    """
     memory = {device.uuid: device.memory_mib for node in nodes for device in node.status.devices}
     found: dict[str, QueueTally] = {}
     for pod in pods:
@@ -114,7 +124,13 @@ def tree(queues: Sequence[KubeQueue]) -> Iterator[tuple[int, KubeQueue]]:
 
 
 def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) -> list[dict[str, Any]]:
-    """Return one row for each queue: its amounts from the status that the planner wrote, else counted from pods."""
+    """Return one row for each queue.
+
+    Its amounts come from the status that the planner wrote. If there is no status, they are counted from pods.
+
+    Args:
+        found: pods of each queue; None if the user may not read pods.
+    """
     from calabash.adapters.kube.objects.resources import KubeQueueStatus  # noqa: PLC0415
 
     made: dict[str, dict[str, Any]] = {}
@@ -143,7 +159,7 @@ def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) ->
 
 
 def _counted(found: Mapping[str, QueueTally] | None, name: str) -> dict[str, Any]:
-    """Return the amounts of a queue as counted from pods; nothing if the user may not read pods."""
+    """Return the amounts of a queue as counted from pods; all are None if the user may not read pods."""
     if found is None:
         return dict.fromkeys(("allocated", "guaranteed", "borrowed", "running", "waiting"))
     tally = found.get(name, QueueTally())
@@ -152,7 +168,10 @@ def _counted(found: Mapping[str, QueueTally] | None, name: str) -> dict[str, Any
 
 
 def _sum_up(made: Mapping[str, dict[str, Any]]) -> None:
-    """Set the amounts of parents without a status to the sums of their children."""
+    """Complete the rows that were counted from pods: add the amounts of child queues to those of their parents.
+
+    Also sets how many of the allocated devices are ``guaranteed`` and how many ``borrowed``.
+    """
     for row in reversed(list(made.values())):  # children come after their parents
         parent = made.get(row["parent"]) if row["depth"] else None
         if parent is not None and parent["from"] == "pods" and None not in (row["allocated"], parent["allocated"]):

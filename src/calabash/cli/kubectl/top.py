@@ -115,7 +115,12 @@ def _require_queue(client: KubeClient, name: str) -> None:
 
 
 def reading(nodes: Sequence[GpuNode], pods: Sequence[Pod], queues: Mapping[str, str], chosen: Chosen) -> Reading:
-    """Return the state of the cluster from its objects."""
+    """Return the state of the cluster from its objects.
+
+    Args:
+        queues: queue of each namespace.
+        chosen: filter of the rows.
+    """
     queue_by_uid = {pod.metadata.uid: queue_of(pod, queues) for pod in pods}
     slices = [line for node in nodes for line in _slices(node, queue_by_uid, queues)]
     waiting = [pod for pod in pods if waits(pod)] if not chosen.node else []
@@ -198,7 +203,7 @@ def _sum(name: str, slices: Sequence[Row], waiting: Sequence[Row]) -> Row:
 
 
 def _known(slices: Sequence[Row], name: str) -> int | None:
-    """Return the sum of the known values; None if none is known."""
+    """Return the sum of a column over the slices whose value is known; None if no slice has a known value."""
     told = [line[name] for line in slices if line[name] is not None]
     return sum(told) if told or not slices else None
 

@@ -94,7 +94,11 @@ def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
 
 
 def _placed(error: CalabashError, places: list[str]) -> CalabashError:
-    """Return the error with the file and document that it concerns."""
+    """Return the error with ``document N`` in its message replaced by the file and document that N means.
+
+    Args:
+        places: file and document of each object that was sent, in order.
+    """
 
     def place(found: re.Match[str]) -> str:
         number = int(found[1])

@@ -1,4 +1,4 @@
-"""Connect the pool of this home to a lab network, so that its controller uses that OVN and VPCs get an uplink."""
+"""Connect the pool of this home to a lab network: its network controller uses the lab's OVN, and VPCs get an uplink."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def join(lab: Lab, home: Path, host: str | None) -> None:
 
 
 def leave(lab: Lab, home: Path) -> None:
-    """Disconnect the pool at ``home`` if it uses this network; its network objects stay."""
+    """Disconnect the pool at ``home`` if it uses this network; the pool keeps its network objects."""
     try:
         known = read_connection(home)
     except CalabashError:
@@ -67,7 +67,7 @@ def leave(lab: Lab, home: Path) -> None:
 
 
 def _give_outside() -> None:
-    """Create an uplink to the outside of the network unless one with its name exists."""
+    """Create the uplink ``UPLINK`` to the outside of the network, unless it exists."""
     address, _, length = WORLD_ADDRESSES[0].partition("/")
     spec = {"cidr": f"{address.rpartition('.')[0]}.0/{length}", "gateway": address}
     try:

@@ -64,7 +64,13 @@ class NetOption:
         return click.option(self.flag, self.parameter, type=self.type or str, **named)(command)
 
     def value(self, name: str, given: Any, ports: Ports) -> Any:
-        """Return the value of the field for the option's value ``given``, for the object ``name``."""
+        """Convert the value of this option to the value of the object's field.
+
+        Args:
+            name: full name of the object; short names in the value refer to its VPC.
+            given: value of the option.
+            ports: returns the ports of a VPC.
+        """
         found = words(given) if self.several else given
         return self.read(vpc_of(name), found, ports) if self.read else found
 
@@ -144,7 +150,7 @@ def _balancer(name: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
 
 
 def rates_of(_: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
-    """Return the fields of a policy with the given rates, for both directions or one."""
+    """Set the rates of a policy: ``--egress``, ``--ingress``, or ``--rate`` for a direction without its own option."""
     for way in ("egress", "ingress"):
         text = given.get(way) or given.get("rate")
         if text is not None:
@@ -153,7 +159,10 @@ def rates_of(_: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
 
 
 def _state(row: Row) -> str:
-    """Return the state of an object as a word: the reason of the first failed condition, else the last one that holds."""
+    """Return the state of an object: ``no: REASON`` of its first failed condition, else its most advanced condition.
+
+    The state is ``waits`` if the controller has not seen the last change, or if no condition holds.
+    """
     conditions = {one["kind"]: one for one in row["status"]["conditions"]}
     for one in conditions.values():
         if one["holds"] is False:

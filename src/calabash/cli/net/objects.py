@@ -39,12 +39,16 @@ def ports_of(pool: ApiClient) -> net_parsing.Ports:
 
 
 def put(pool: ApiClient, kind: str, name: str, spec: Spec, **order: Any) -> Any:
-    """Create or replace the object."""
+    """Create or replace an object. ``order`` has further fields of the request, such as ``generation``."""
     return pool.send(endpoints.PUT_NETWORK_OBJECT, body={"kind": kind, "name": name, "spec": spec, **order})
 
 
 def change(pool: ApiClient, kind: str, name: str, changed: Change) -> Any:
-    """Change an existing object; retry after concurrent changes."""
+    """Change an existing object. If another client changes it at the same time, read it again and retry.
+
+    Args:
+        changed: returns the new spec for the present spec.
+    """
     row = read(pool, kind, name)
     for left in reversed(range(TRIES)):
         before = row["generation"]

@@ -25,7 +25,13 @@ _LEFT_OUT = "cannot be preloaded"  # said by the dynamic loader, which then runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Result of a check for the command, the shim or the socket: the obstacle, "" if there is none, and its remedy."""
+    """Result of a check that other users can use a file of the pool.
+
+    Args:
+        subject: ``command``, ``shim`` or ``socket``.
+        wrong: the obstacle; "" if there is none.
+        hint: remedy for the obstacle.
+    """
 
     subject: str
     wrong: str = ""
@@ -59,7 +65,7 @@ def _attempt(subject: str, wrong: str, barrier: Barrier | None, *, also: str = "
 
 
 def _tried(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Run a program as ``nobody`` and return what is wrong; "" if it ran, with its library."""
+    """Run a program as ``nobody`` and return the error; "" if it succeeded and the library of LD_PRELOAD was loaded."""
     try:
         done = run_program(command, timeout_s=_TRY_S, environment=environment, account=(NOBODY, NOBODY))
     except subprocess.TimeoutExpired:
@@ -72,10 +78,14 @@ def _tried(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _another_python(interpreter: Path, barrier: Barrier | None) -> str:
-    """Return a second remedy, to make the virtual environment again with another Python; "" if that would not help.
+    """Return a second remedy, to create the virtual environment again with another Python; "" if that does not help.
 
     It helps if the path component that excludes other users is outside the environment, for example if the environment
     uses a Python in /root.
+
+    Args:
+        interpreter: Python of the virtual environment.
+        barrier: path component that excludes other users; None if there is none.
     """
     environment = interpreter.parent.parent
     if barrier is None or environment.name != ".venv" or _barrier((environment, False)):

@@ -218,7 +218,10 @@ def _url_in(path: Path) -> str:
 
 
 def read_settings(path: Path | None) -> AdmissionSettings:
-    """Read the settings of admission; the defaults without a file. Raises CalabashError(BAD_FILE) that names the field."""
+    """Read the settings of the admission webhook; return the defaults if ``path`` is None.
+
+    Raises CalabashError(BAD_FILE) that names the field.
+    """
     import msgspec  # noqa: PLC0415
     import yaml  # noqa: PLC0415
 

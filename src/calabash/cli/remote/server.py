@@ -180,7 +180,11 @@ def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
 
 
 def _ready(process: subprocess.Popen[bytes], log: Path, start: int) -> dict[str, Any]:
-    """Wait until the server answers, and return its view; raise the error that it printed if it ended instead."""
+    """Wait until the server answers, and return its view; raise the error that it printed if it ended instead.
+
+    Args:
+        start: size of the log before the server was started, where its output begins.
+    """
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

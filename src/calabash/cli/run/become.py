@@ -102,7 +102,13 @@ def _release_lost_grant(pool: ApiClient) -> None:
 
 
 def _run_behind(granted: Mapping[str, Any], command: Sequence[str], given: Mapping[str, Sequence[str]]) -> NoReturn:
-    """Let a helper of the pool run the program in the network namespace of the allocation's ports; wait for its end."""
+    """Let a helper of the pool run a command in the network namespace of the allocation's ports; exit with its status.
+
+    Args:
+        granted: the pool's reply with the allocation.
+        command: words of the command.
+        given: values of the options of ``calabash run``, by flag.
+    """
     from calabash.adapters.pool.entry import leave, run_behind  # noqa: PLC0415 - only with ports
 
     _print_grant(granted, given)
