@@ -26,7 +26,8 @@ class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
     Args:
         gpus: number of devices.
-        memory_mib: memory of each device; None requests the same share of it as ``cores``, or all of it.
+        memory_mib: memory of each device. None requests ``cores`` percent of the memory, or all of it without
+            ``cores``.
         cores: compute share of each device in percent. None with ``memory_mib`` requests best-effort compute.
         filters: device filters, see :mod:`calabash.broker.filters`.
         models: substrings of model names, of which a device must have at least one; empty accepts every model.
@@ -86,7 +87,10 @@ class RemoteCard(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ServerView(msgspec.Struct, kw_only=True, frozen=True):
-    """Server with its devices and their free capacity."""
+    """Server with its devices and their free capacity.
+
+    ``leases`` is the number of leases that are held. While ``draining`` is True, new leases are refused.
+    """
 
     name: str
     version: str

@@ -37,7 +37,7 @@ class ContainerKind(StrEnum):
 
 
 class GangSource(StrEnum):
-    """The place that states how many members a gang needs to start.
+    """Source of the number of members that a gang needs to start.
 
     NONE: the pod belongs to no gang. ANNOTATION: an annotation of the pod. The others are PodGroup objects of different
     API groups. WORKLOAD: ``scheduling.k8s.io``. COSCHEDULING: ``scheduling.x-k8s.io``. VOLCANO:

@@ -19,7 +19,7 @@ LEASES_FILE = "leases.json"
 
 
 class KeptLeases(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """State that a broker restores when it starts."""
+    """State that a broker restores when it starts: the leases, and ``draining``, while which new leases are refused."""
 
     leases: list[HeldLease] = []
     draining: bool = False

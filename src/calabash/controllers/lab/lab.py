@@ -165,7 +165,7 @@ class Lab:
         )
 
     def run(self, namespace: str, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a program in a namespace of the lab, named with or without the prefix (``h1``: a host's).
+        """Run a program in a namespace of the lab, named with or without the prefix, such as ``h1`` for that of a host.
 
         ``fab`` is the namespace of the links, ``ctl`` that of the central part, and ``world`` that of the provider.
         """

@@ -33,7 +33,11 @@ PathText = Annotated[str, Meta(max_length=1000)]
 
 
 class NetworkConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Contents of ``network.toml``."""
+    """Contents of ``network.toml``.
+
+    Args:
+        protected: ranges of the platform's own networks, which tenants must not reach. The module describes the others.
+    """
 
     northbound: Remotes
     southbound: Remotes

@@ -59,11 +59,13 @@ class OvnDaemons:
     def update(self, known: KnownNetworks, gateways: Sequence[str], *, leads: bool) -> None:
         """Set READY of every VPC for which it changed.
 
+        Does nothing if another controller leads, unless the northbound database, which elects the controller, is down:
+        then every controller sets READY.
+
         Args:
             known: the networks.
             gateways: names of the gateway hosts.
-            leads: True if this controller is the one that writes and reports. If the northbound database, which elects
-                this controller, is down, every controller reports.
+            leads: True if this controller leads, that is, writes the networks and reports.
         """
         shared = self._shared()
         if not leads and VpcReady.NORTHBOUND_DOWN not in shared:

@@ -30,7 +30,7 @@ _TEXT_MAX = 253
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """The devices that one request of a claim was allocated on this node.
+    """The devices of this node that are allocated to one request of a claim.
 
     Args:
         name: name of the request in the allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``.

@@ -99,7 +99,7 @@ OF_QUEUES: dict[str, Callable[[KubeQueueStatus], float]] = {
 def summed(name: str, pods: Iterable[PodUse]) -> float | None:
     """Return the sum of a metric over several pods.
 
-    Returns None if the use of none of the pods is reported; this differs from 0, which is a use.
+    Returns None if no pod's use is reported. A sum of 0 means that the use is reported and is 0.
     """
     told = [value for use in pods if (value := OF_PODS[name](use)) is not None]
     return sum(told) if told else None

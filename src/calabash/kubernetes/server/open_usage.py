@@ -101,7 +101,7 @@ class ClusterUsage:
             self._updated_ns = self._clock.monotonic_ns()
 
     def records(self) -> tuple[Sequence[UsageRecord], float]:
-        """Return the open usage as records, and the time up to which it and the store's records are complete.
+        """Return the open usage as records, and the time up to which these and the store's records are complete.
 
         That time is earlier than now if a slice has had no record for more than ``LAG_MAX_S`` seconds, because its open
         usage is limited to that length.

@@ -24,8 +24,10 @@ _STEP_MIB_MIN = 64
 class SeenUse(NamedTuple):
     """Used memory and compute of a device or of a slice.
 
-    ``memory_mib`` is the used memory, ``percent`` the used compute, both None if unknown. ``of_mib`` is the total
-    memory.
+    Args:
+        memory_mib: used memory; None if unknown.
+        of_mib: total memory.
+        percent: used compute; None if unknown.
     """
 
     memory_mib: int | None = None

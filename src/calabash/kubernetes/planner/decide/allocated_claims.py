@@ -75,7 +75,7 @@ class AllocatedClaims:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _assign(self, entry: PodEntry, plan: PodPlan, now_s: float) -> list[PodEntry]:
-        """Assign the devices of the plan to the pod; return the other pods that lost their planned devices by this."""
+        """Assign the devices of the plan to the pod; return the other pods whose plans on these devices are lost."""
         store = self._store
         store.cancel(entry)
         moved: list[PodEntry] = []

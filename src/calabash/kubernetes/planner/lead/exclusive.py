@@ -90,7 +90,7 @@ class ExclusiveCandidate:
     def step(self) -> bool:
         """Renew or acquire the lease; return True if this candidate leads.
 
-        At the beginning of each term it checks that no planner of another part may plan any of its nodes.
+        At the beginning of each term, the candidate checks that no planner of another part may plan any of its nodes.
         """
         if self._election.step() and self._checked_term != self._election.term():
             self._check_others()

@@ -150,7 +150,10 @@ class Handover:
                 log.warning("a node was not handed over", node=node, error=error.message)
 
     def _release(self, node: str, seen: Labelled) -> None:
-        """Remove the planner's label, or give a node back to the planner from which it was taken if that one leads.
+        """Remove this planner's label from a node, or give the node back.
+
+        The node is given back if it was taken from a planner that leads now: the label is then set to that planner's
+        lease.
 
         ``step`` repeats the write until another version of the GpuNode, or its deletion, is seen.
         """

@@ -93,7 +93,7 @@ class Budgets:
     def blocking_budget(self, pod: PodFacts) -> BudgetReference | None:
         """Return the budget that forbids to evict the pod now; None if none does.
 
-        If several budgets cover the pod, the API server never evicts it. The result then names no single budget.
+        If several budgets cover the pod, the API server never evicts the pod. The result then stands for all of them.
         """
         there = self._by_namespace.get(pod.namespace)
         if not there:
