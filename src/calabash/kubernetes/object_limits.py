@@ -57,7 +57,7 @@ _ENCODE = msgspec.json.Encoder().encode
 def bounded_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return those annotations of a pod that the product reads, each limited in size.
 
-    An annotation that is longer than the code that reads it accepts is replaced by a text that this code refuses.
+    If an annotation is longer than its reader accepts, it is replaced by a text that the reader refuses.
     """
     wanted: Iterable[str] = _MAX if names.REQUEST in annotations else {*_MAX, *_ASKING}
     found: dict[str, str] = {}

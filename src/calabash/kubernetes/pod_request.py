@@ -66,13 +66,13 @@ class PodRequest:
 
     Args:
         dialect: names of the dialects in which the containers asked for devices, separated by ``+``.
-        containers: the requests of the containers, in the order of the pod's spec. For a pod that asks by claims, there
-            is one for each claim instead, with the name that the claim has in the pod, as known when the pod was
-            created. The claims themselves are authoritative.
+        containers: the requests of the containers, in the order of the pod's spec. A pod that asks by claims has one
+            entry for each claim instead. Such an entry has the pod's name for the claim, and the claim's request as it
+            was when the pod was created; the claim itself is authoritative.
         queue: the queue that the pod names; "" for the default queue of its namespace. The requests then contain
             ``default``.
-        gang_source: the place that states the size of the gang. If it is an object, the ``gang_size`` of the requests
-            is 1 until the object is read.
+        gang_source: source of the number of members that the gang needs to start. If it is an object, the ``gang_size``
+            of the requests is 1 until the object is read.
         movable: True if the pod may be evicted so that its replacement starts on another node.
         allocation_api: the API by which the pod asks: resource names (TOKENS) or claims.
     """

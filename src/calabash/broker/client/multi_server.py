@@ -82,9 +82,9 @@ class MultiServerRequest:
             pause_s = min(_PAUSE_MOST_S, 2 * pause_s)
 
     def _try_once(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:
-        """Read the state of the servers once and try divisions of the request until all leases of one are granted.
+        """Read the servers' state once, and try divisions of the request until all leases of a division are granted.
 
-        If a server refuses a number of devices, later divisions request fewer devices of it.
+        If a server refuses a number of devices, later divisions request fewer devices of this server.
         """
         found = self.read_servers()
         views = [view for _, view in found]

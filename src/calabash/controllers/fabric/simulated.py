@@ -73,8 +73,8 @@ class SimulatedFabric:
         """Add addresses to the partition.
 
         Raises:
-            CalabashError: CONFLICT if an address is in another partition, NOT_FOUND if the partition is missing, TOPOLOGY
-                across domains.
+            CalabashError: CONFLICT if an address is in another partition, NOT_FOUND if the partition is missing,
+                TOPOLOGY if the members would be in different NVLink domains.
         """
         content = self._read()
         own = content.get(str(number))

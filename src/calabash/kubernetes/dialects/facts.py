@@ -32,7 +32,7 @@ class PodTerms:
         queue: name of the queue; "" for the default queue of the namespace.
         queue_is_ours: True if the queue was named by Calabash's own label or annotation, not by another system's.
         gang: name of the gang; "" if the pod belongs to none.
-        gang_source: the kind of label, annotation or field that named the gang.
+        gang_source: source of the number of members that the gang needs to start.
         gang_size: members that the gang needs to start; 1 if the pod does not state the size.
         priority: ``spec.priority`` of the pod.
         run_time_s: expected run time in seconds; 0 if the pod does not state it.

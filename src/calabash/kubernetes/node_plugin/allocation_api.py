@@ -42,7 +42,7 @@ class AllocationApiWatch:
         return self.allocation_api is AllocationApi.CLAIMS
 
     def poll(self, now_s: float) -> AllocationApi:
-        """Return the allocation API; read it from the API server if the last read was ``POLL_S`` seconds ago.
+        """Return the allocation API; read it from the API server at most every ``POLL_S`` seconds.
 
         Args:
             now_s: monotonic time in seconds.

@@ -101,13 +101,13 @@ class NodePods:
         return not self.synced or (pod is not None and not ended(pod))
 
     def promised(self, *, but: str = "") -> dict[DeviceUuid, PodReference]:
-        """Return the devices that are named in plans of pods on this node that have not ended.
+        """Return the devices that the plans of this node's pods name, without pods that have ended.
 
         Args:
             but: UID of a pod whose plan is ignored; "" for none.
 
         Returns:
-            For each device, the name of one such pod.
+            For each device, the name of one pod whose plan names it.
         """
         with self._news:
             pods = [pod for pod in self._by_digits.values() if pod.metadata.uid != but and not ended(pod)]
@@ -241,7 +241,7 @@ def is_since(when: str | None, since_s: float) -> bool:
 
 
 def never_together(pod: Pod, container: str) -> tuple[str, ...]:
-    """Return the names of the containers that never run at the same time as this one and may have had its devices.
+    """Return the containers whose devices this container may get, because the two never run at the same time.
 
     For an init container these are the other init containers and all later containers. For another container these are
     the init containers before it. Sidecars run together with other containers.

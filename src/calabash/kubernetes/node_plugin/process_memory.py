@@ -34,7 +34,7 @@ class HeapTrimmer:
         self._next_s = -math.inf
 
     def trim(self, now_s: float) -> None:
-        """Return free heap memory to the system if the last call that did so was ``TIDY_EVERY_S`` seconds ago.
+        """Return free heap memory to the system, but at most every ``TIDY_EVERY_S`` seconds.
 
         Args:
             now_s: monotonic time in seconds.

@@ -367,7 +367,7 @@ class PlannerService(TermCore):
             self._due.set()
 
     def _report_set_aside(self) -> None:
-        """Write the conditions of pods on which decisions fail.
+        """Write the conditions of pods on which decisions fail, without the executor.
 
         The executor would drop these reports, because the core has no entries of the pods.
         """

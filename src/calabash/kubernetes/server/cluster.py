@@ -215,7 +215,7 @@ class ClusterFace:
     def traces(self) -> dict[Key, Trace]:
         """Return all objects that API clients can watch, by kind and name.
 
-        Each has a value (``Trace.mark``) that differs if the object has changed for its watchers.
+        Each object has a value (``Trace.mark``), which changes when the object has changed for its watchers.
         """
         moment = self.moment()
         found: dict[Key, Trace] = {}

@@ -27,7 +27,7 @@ _BYTES_MAX = 4096
 
 
 class ClaimNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The note of a claim that is, or is about to be, prepared.
+    """The note of a claim that is prepared or about to be prepared.
 
     Args:
         namespace, name, uid: identity of the claim object.

@@ -214,7 +214,7 @@ class Plugins:
         return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
 
     def _held(self, resource: str) -> list[HeldTokens]:
-        """Return the device IDs of a resource that pods have which may still start containers.
+        """Return the device IDs of a resource that are held by pods which may still start containers.
 
         The checkpoint also contains ended pods, because the kubelet removes them only when it admits the next pod.
         """

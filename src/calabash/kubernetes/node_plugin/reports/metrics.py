@@ -56,7 +56,7 @@ class AgentFigures:
         )
 
     def _count_limits(self, snapshot: NodeSnapshot) -> None:
-        """Add the growth of the allocations' counters since the last call to the metrics.
+        """Add to the metrics by how much the allocations' counters have grown since the last call.
 
         A counter that decreased belongs to a new slot and adds nothing.
         """

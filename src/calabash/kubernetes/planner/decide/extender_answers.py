@@ -38,7 +38,8 @@ class FilterAnswer:
     """Answer to the question on which of the offered nodes a pod may run.
 
     Args:
-        node: the only node on which the pod may run; None: no offered node, unless ``anywhere`` is set.
+        node: the only node on which the pod may run. If it is None, the pod may run on no offered node, or with
+            ``anywhere`` on all of them.
         text: explanation for the user if no node is permitted.
         anywhere: all offered nodes are permitted, because the pod needs no plan.
     """

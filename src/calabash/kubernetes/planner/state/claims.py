@@ -183,7 +183,7 @@ class Claims:
         return claim
 
     def _with_devices(self, facts: PodFacts, used: list[_Used]) -> PodFacts:
-        """Return the facts with the request, and if allocated the plan, of the claims that the pod holds.
+        """Return the facts with the request of the claims that the pod holds, and their plan if they are allocated.
 
         ``rides`` is set if the pod holds no claim, and ``waits_for`` while a claim of another holder is not allocated.
         """

@@ -80,7 +80,7 @@ class Deferrals:
             found.until_s = min(found.until_s, found.since_s + soonest_s)
 
     def kube_scheduler_asked(self, uid: str) -> None:
-        """End the deferral of a pod for which kube-scheduler has offered nodes, if such an offer may end it early."""
+        """End the deferral of a pod for which kube-scheduler has offered nodes, if it ends early for such an offer."""
         found = self._by_uid.get(uid)
         if found is not None and uid in self._waiting and found.early is EarlyEnd.ASKED:
             found.until_s, found.ended_by_kube_scheduler = -math.inf, True

@@ -75,7 +75,9 @@ class PodFacts:
     """A pod that requests devices.
 
     Args:
+        created_at_s: time of the creation in seconds since 1970.
         request: what the pod requests; None with ``fault`` if it cannot be read.
+        constraints: constraints of the pod's spec on its node.
         node: node to which the pod is bound; "" if it is not bound.
         bound_at_s: time of the binding in seconds since 1970, to the second; 0 if not known.
         nominated: the nominated node of the pod's status.
@@ -93,8 +95,7 @@ class PodFacts:
         candidate_nodes: nodes to which the pod's affinity restricts it by name; empty if it does not.
         refusal: why the pod's kubelet refused it for good; "" if it did not.
         claims: the claims that the pod names, of any driver.
-        waits_for: why nothing can be decided yet, because of a claim that is missing or not allocated; "" for no
-            reason.
+        waits_for: text about a claim that is missing or not allocated, so that nothing can be decided yet; "" for none.
         pins: nodes on which claims of the pod are allocated already.
         rides: the pod needs no plan: all its claims are counted for other pods, or request no devices of ours.
     """

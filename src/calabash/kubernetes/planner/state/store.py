@@ -105,7 +105,7 @@ class PodStore:
         self._hostnames[node] = hostname
 
     def set_ready(self, node: str, ready: bool) -> None:
-        """Set whether the node's kubelet offers devices; True also for a node on which the planner places no pods."""
+        """Set whether the kubelet of a node with devices offers device IDs; ``ready`` is True for any other node."""
         (self._unready.discard if ready else self._unready.add)(node)
 
     def count_offers(self, nodes: Iterable[str]) -> None:

@@ -291,8 +291,8 @@ def _instance(one: GpuNodeMigInstance) -> MigInstance:
 def gpu_node_facts(node: GpuNode) -> GpuNodeFacts:
     """Return the devices of a node as its agent reports them.
 
-    A device that an administrator drains is unhealthy at once, not only when its agent has read that. A device that is
-    listed twice counts once.
+    A device that an administrator drains counts as unhealthy at once, even before its agent has read the order. A
+    device that is listed twice counts once.
     """
     drained = {uuid for uuid, spec in node.spec.devices.items() if spec.drained}
     told = list({d.uuid: d for d in reversed(node.status.devices)}.values())

@@ -83,8 +83,8 @@ class PodPruner:
 def keep_budget(budget: PodDisruptionBudget) -> PodDisruptionBudget:
     """Return the part of a disruption budget that the planner reads.
 
-    The selector is dropped if it is too large, so the planner considers no pod protected by this budget. The API server
-    still applies the budget to every eviction.
+    A selector that is too large is dropped. The planner then considers no pod protected by this budget, but the API
+    server still applies the budget to every eviction.
     """
     selector = budget.spec.selector
     if selector is not None and len(_ENCODE(selector)) > REST_BYTES_MAX:
