@@ -112,7 +112,7 @@ class PlannerSettings:
 
 
 class PlannerService(TermCore):
-    """The planner service; see the module's description. Implements ``Outcomes``, ``Planning`` and ``PlannerState``."""
+    """The planner service; see the module's description. Implements the Protocols of its parts."""
 
     def __init__(self, client: KubeClient, settings: PlannerSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
@@ -153,13 +153,12 @@ class PlannerService(TermCore):
                 client,
                 settings.shard,
                 self.mirrors.partition,
-                busy=self._is_busy,
-                may_write=self.leads,
+                planner=self,
                 lives=leases.is_held,
                 now_s=time.monotonic,
-            )
+            ),
+            self.mirrors.partition.moved,
         )
-        self.mirrors.partition.on_move = self._handover.step_now
         self._thread = threading.Thread(target=self._run, name="planner-decide", daemon=True)
 
     def start(self) -> None:
@@ -308,7 +307,7 @@ class PlannerService(TermCore):
                 self._core.pod_deleted(pod.uid)
         self._due.set()
 
-    def _is_busy(self, node: str) -> bool:
+    def is_busy(self, node: str) -> bool:
         """Return True if a binding to the node, or a plan for it, is being written."""
         with self._lock:
             binding = self._core is not None and self._core.store.has_pending_binding(node)

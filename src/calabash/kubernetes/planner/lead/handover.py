@@ -83,14 +83,25 @@ class NodeView(Protocol):
         ...
 
 
+class NodePlanner(Protocol):
+    """The planner whose nodes are handed over."""
+
+    def is_busy(self, node: str) -> bool:
+        """Return True while a binding to the node, or a plan for it, is being written."""
+        ...
+
+    def leads(self) -> bool:
+        """Return True while the planner leads; called before every write."""
+        ...
+
+
 class Handover:
     """Handover of this planner's nodes; see the module's description. One thread calls ``step``.
 
     Args:
         shard: the part of the cluster for which this planner decides.
         seen: the nodes as this planner sees them.
-        busy: given a node name, returns True while a binding to the node, or a plan for it, is being written.
-        may_write: returns True while this planner leads; called before every write.
+        planner: this planner.
         lives: given the name of a lease, returns True if a planner may hold it. Raises CalabashError.
         now_s: monotonic clock in seconds.
     """
@@ -101,16 +112,14 @@ class Handover:
         shard: Shard,
         seen: NodeView,
         *,
-        busy: Callable[[str], bool],
-        may_write: Callable[[], bool],
+        planner: NodePlanner,
         lives: Callable[[str], bool],
         now_s: Callable[[], float],
     ) -> None:
         self._client = client.within(CALL_S)  # writes end before this planner's term does
         self._mine = shard.lease
         self._view = seen
-        self._busy = busy
-        self._may_write = may_write
+        self._planner = planner
         self._is_held = lives
         self._now_s = now_s
         self._not_before_s: dict[str, float] = {}
@@ -121,12 +130,14 @@ class Handover:
 
         A failed write is tried again at the next step.
         """
-        if not self._may_write():
+        if not self._planner.leads():
             return
         wanted, labelled, free = self._view.in_pool(), self._view.labelled(), self._view.free()
         self._released = {n: v for n, v in self._released.items() if n in labelled and labelled[n].version == v}
         leaving = sorted((labelled.keys() - wanted) | self._released.keys())
-        self._in_parallel([(node, self._release, labelled[node]) for node in leaving if not self._busy(node)])
+        self._in_parallel(
+            [(node, self._release, labelled[node]) for node in leaving if not self._planner.is_busy(node)]
+        )
         self._in_parallel([(node, self._take, free[node]) for node in sorted(wanted & free.keys())])
         for node in sorted(wanted - labelled.keys() - free.keys()):
             if self._now_s() >= self._not_before_s.get(node, 0.0):
@@ -141,7 +152,7 @@ class Handover:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _attempt(self, node: str, call: Callable[..., object], *more: object) -> None:
-        if not self._may_write():
+        if not self._planner.leads():
             return
         try:
             call(node, *more)
@@ -205,12 +216,17 @@ class Handover:
 
 
 class HandoverThread:
-    """Thread that calls ``step`` every ``EVERY_S``, and at once after ``step_now``."""
+    """Thread that calls ``step`` every ``EVERY_S``, and at once after ``moved`` was set.
 
-    def __init__(self, handover: Handover) -> None:
+    Args:
+        handover: the handover.
+        moved: set when a node was added or removed. The thread clears it.
+    """
+
+    def __init__(self, handover: Handover, moved: threading.Event) -> None:
         self._handover = handover
         self._stopping = threading.Event()
-        self._due = threading.Event()
+        self._moved = moved
         self._thread = threading.Thread(target=self._run, name="planner-nodes", daemon=True)
 
     def start(self) -> None:
@@ -218,19 +234,16 @@ class HandoverThread:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._due.set()
+        self._moved.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def step_now(self) -> None:
-        self._due.set()
-
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._due.clear()
+            self._moved.clear()
             try:
                 self._handover.step()
             except Exception:
                 log.exception("nodes were not handed over")
                 self._stopping.wait(EVERY_S)
-            self._due.wait(EVERY_S)
+            self._moved.wait(EVERY_S)

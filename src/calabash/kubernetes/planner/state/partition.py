@@ -39,7 +39,7 @@ class PartitionNodes:
         self._open: set[str] = set()
         self._listings: dict[str, int] = {}
         self.pods: WideningMirror[Pod] | None = None  # mirror of other schedulers' pods, restricted to these nodes
-        self.on_move: Callable[[], object] = lambda: None  # called when a node was added or removed
+        self.moved = threading.Event()  # set when a node was added or removed
 
     @property
     def selector(self) -> str:
@@ -55,7 +55,7 @@ class PartitionNodes:
     def node_added(self, node: str) -> None:
         """Record that a node was added to the pool."""
         self._pool.add(node)
-        self.on_move()
+        self.moved.set()
 
     def node_removed(self, node: str) -> None:
         """Record that a node has left the pool or was deleted, and close it."""
@@ -69,7 +69,7 @@ class PartitionNodes:
             now = Labelled(meta.resource_version, meta.labels.get(TAKEN_FROM, ""))
             self._labelled[meta.name] = now
             if before is None or before.taken_from != now.taken_from:
-                self.on_move()
+                self.moved.set()
 
     def label_removed(self, node: str) -> None:
         """Record that a GpuNode has lost this planner's label or was deleted, and close the node."""
@@ -84,7 +84,7 @@ class PartitionNodes:
                 self._free[change.after.metadata.name] = change.after.metadata.resource_version
             elif found is not None:
                 self._free.pop(found.metadata.name, None)
-        self.on_move()
+        self.moved.set()
 
     def begin_term(self) -> None:
         """Open the nodes of the pool that have this planner's label. The caller lists all pods after this call."""
@@ -94,7 +94,7 @@ class PartitionNodes:
     def _close(self, node: str) -> None:
         self._open.discard(node)
         self._listings.pop(node, None)
-        self.on_move()
+        self.moved.set()
 
     # ---- what is asked --------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
@@ -82,35 +81,26 @@ class LateView:
         self.open_nodes.add(node)
 
 
-@dataclass(slots=True)
 class Planning:
     """One planner, which leads or is dead; its bindings stay in progress until the test ends them."""
 
-    view: LateView
-    handover: Handover
-    leads: bool = False
-    bindings: set[str] = field(default_factory=set)
+    def __init__(self, client: MemoryKube, pool: str, lives: Callable[[str], bool]) -> None:
+        shard = Shard(pool=pool)
+        self.view = LateView(client, shard)
+        self.leading = False
+        self.bindings: set[str] = set()
+        clock = partial(next, count(0.0, HELD_S))
+        self.handover = Handover(client, shard, self.view, planner=self, lives=lives, now_s=clock)
+
+    def is_busy(self, node: str) -> bool:
+        return node in self.bindings
+
+    def leads(self) -> bool:
+        return self.leading
 
     def has(self) -> set[str]:
         """Return the nodes that the planner plans, or for which it has a binding in progress."""
-        return (self.view.open_nodes if self.leads else set()) | self.bindings
-
-
-def begin(client: MemoryKube, pool: str, lives: Callable[[str], bool]) -> Planning:
-    shard = Shard(pool=pool)
-    view = LateView(client, shard)
-    found: list[Planning] = []
-    handover = Handover(
-        client,
-        shard,
-        view,
-        busy=lambda node: node in found[0].bindings,
-        may_write=lambda: found[0].leads,
-        lives=lives,
-        now_s=partial(next, count(0.0, HELD_S)),
-    )
-    found.append(Planning(view, handover))
-    return found[0]
+        return (self.view.open_nodes if self.leading else set()) | self.bindings
 
 
 class Wandering:
@@ -126,12 +116,12 @@ class Wandering:
         for node in NODES:
             self.client.create(NODE, {"metadata": {"name": node, "labels": {POOL: "a"}}})
             self.client.create(GPU_NODE, {"metadata": {"name": node}})
-        self.planners = {pool: begin(self.client, pool, self.lives) for pool in POOLS}
+        self.planners = {pool: Planning(self.client, pool, self.lives) for pool in POOLS}
         self.opened = 0
 
     def lives(self, lease: str) -> bool:
         """Return True if a planner holds this lease; if none does, one may begin to lead right after this answer."""
-        found = any(one.leads for pool, one in self.planners.items() if Shard(pool=pool).lease == lease)
+        found = any(one.leading for pool, one in self.planners.items() if Shard(pool=pool).lease == lease)
         if not found and self._random.random() < 0.3:
             self.lead(lease.rpartition("-")[2], "")
         return found
@@ -162,9 +152,9 @@ class Wandering:
     def lead(self, pool: str, node: str) -> None:
         """Start a new planner of the pool: it writes its lease before it lists the objects."""
         one = self.planners[pool]
-        if not one.leads and not one.bindings:
-            fresh = self.planners[pool] = begin(self.client, pool, self.lives)
-            fresh.leads = True
+        if not one.leading and not one.bindings:
+            fresh = self.planners[pool] = Planning(self.client, pool, self.lives)
+            fresh.leading = True
             fresh.view.hear_of_labels()
             fresh.view.hear_of_nodes()
             fresh.view.open_nodes = {
@@ -174,7 +164,7 @@ class Wandering:
     def lead_no_longer(self, pool: str, node: str) -> None:
         one = self.planners[pool]
         if not one.bindings:  # a lease ends only after the writes of its holder
-            one.leads = False
+            one.leading = False
 
     def hand_over(self, pool: str, node: str) -> None:
         one = self.planners[pool]
@@ -191,7 +181,7 @@ class Wandering:
 
     def bind(self, pool: str, node: str) -> None:
         one = self.planners[pool]
-        if one.leads and node in one.view.open_nodes:
+        if one.leading and node in one.view.open_nodes:
             one.bindings.add(node)
 
     def write_bindings(self, pool: str, node: str) -> None:
@@ -227,9 +217,9 @@ def test_no_node_is_planned_by_two_planners_and_each_is_planned_by_its_pool_fina
 
 
 def planning(client: MemoryKube, pool: str, *, living: set[str], now: list[float]) -> Planning:
-    one = begin(client, pool, lambda lease: lease in living)
+    one = Planning(client, pool, lambda lease: lease in living)
     one.handover._now_s = lambda: now[0]
-    one.leads = True
+    one.leading = True
     return one
 
 

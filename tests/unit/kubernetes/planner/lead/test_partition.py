@@ -165,6 +165,25 @@ def test_term_opens_labelled_nodes_except_those_whose_takeover_is_unconfirmed() 
     assert part.opened() == {"kept"}
 
 
+def test_nodes_that_are_added_labelled_or_removed_wake_the_handover() -> None:
+    part = PartitionNodes(A, threading.RLock(), emit_devices=lambda _: True)
+    labelled = ObjectMeta(name="n", resource_version="1")
+    changes: tuple[Callable[[], None], ...] = (
+        lambda: part.node_added("n"),
+        lambda: part.label_changed(labelled),
+        lambda: part.label_removed("n"),
+        lambda: part.node_removed("n"),
+    )
+    for change in changes:
+        part.moved.clear()
+        change()
+        assert part.moved.is_set()
+    part.label_changed(labelled)
+    part.moved.clear()
+    part.label_changed(ObjectMeta(name="n", resource_version="2"))
+    assert not part.moved.is_set()
+
+
 def test_namespace_with_queues_in_two_pools_may_use_both() -> None:
     queues = KubeQueues(A)
     queues.set_queues([QueueFacts(name=f"team-{pool}", tenant="team", pool=pool) for pool in "ab"])
