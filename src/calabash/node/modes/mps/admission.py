@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -32,9 +33,19 @@ IDLE_S = 1.0
 PENALTY_S = 60.0
 _SAID = re.compile(rb"sms (\d{1,6})")
 
-Admission = Callable[[AllocationId, int], AbstractContextManager[bool]]
-
 log = structlog.get_logger(__name__)
+
+
+class Admission(Protocol):
+    """The server of an MPS service, as the admission socket uses it; see ``Admissions``."""
+
+    def admitted(self, allocation: AllocationId, pid: int) -> AbstractContextManager[bool]:
+        """Return the context in which the server gives a process the share of its allocation; False: it has none."""
+        ...
+
+    def joined(self, allocation: AllocationId, pid: int, multiprocessors: int) -> None:
+        """Called after an admission with the number of multiprocessors that the program reported; 0 for none."""
+        ...
 
 
 class AdmissionSocket:
@@ -43,8 +54,7 @@ class AdmissionSocket:
     Args:
         path: path of the socket.
         allocation_of: returns the allocation of a process.
-        admission: context in which the server gives the share of an allocation to a process; False if it has no share.
-        joined: called after an admission with the number of multiprocessors that the program reported; 0 for none.
+        admission: admits processes to the server.
     """
 
     def __init__(
@@ -53,12 +63,10 @@ class AdmissionSocket:
         *,
         allocation_of: Callable[[int], AllocationId | None],
         admission: Admission,
-        joined: Callable[[AllocationId, int, int], None],
     ) -> None:
         self.path = path
         self._allocation_of = allocation_of
         self._admission = admission
-        self._joined = joined
         self._wasted: dict[AllocationId, float] = {}
         self._closing = threading.Event()
         path.parent.mkdir(mode=0o711, exist_ok=True)
@@ -105,7 +113,7 @@ class AdmissionSocket:
         self._wasted = {name: until for name, until in self._wasted.items() if until > now}
         if allocation in self._wasted:
             return
-        with self._admission(allocation, pid) as admitted:
+        with self._admission.admitted(allocation, pid) as admitted:
             if not admitted:
                 return
             peer.settimeout(JOIN_S)
@@ -116,7 +124,7 @@ class AdmissionSocket:
             if not said:
                 self._wasted[allocation] = time.monotonic() + PENALTY_S
         found = _SAID.fullmatch(said)
-        self._joined(allocation, pid, int(found[1]) if found else 0)
+        self._admission.joined(allocation, pid, int(found[1]) if found else 0)
 
 
 SMS_TOLERANCE = 2  # the driver rounds to what the chip can divide

@@ -249,10 +249,7 @@ class CardService:
             self._daemon.serve()
             if self._admission_socket is None:
                 self._admission_socket = AdmissionSocket(
-                    self.socket_path,
-                    allocation_of=self._tools.allocation_of,
-                    admission=self._admissions.admitted,
-                    joined=self._admissions.joined,
+                    self.socket_path, allocation_of=self._tools.allocation_of, admission=self._admissions
                 )
             self._begun = True
 

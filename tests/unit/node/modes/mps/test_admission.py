@@ -29,14 +29,12 @@ class SocketWorld:
         self.owner: AllocationId | None = ONE
         self.inside: list[AllocationId] = []
         self.at_once = 0
-        self.joined: list[tuple[AllocationId, int, int]] = []
+        self.reported: list[tuple[AllocationId, int, int]] = []
         self.changed = threading.Condition()
-        self.admission_socket = AdmissionSocket(
-            home / "door/knock", allocation_of=lambda _: self.owner, admission=self.admission, joined=self.has_joined
-        )
+        self.admission_socket = AdmissionSocket(home / "door/knock", allocation_of=lambda _: self.owner, admission=self)
 
     @contextmanager
-    def admission(self, allocation: AllocationId, pid: int) -> Iterator[bool]:
+    def admitted(self, allocation: AllocationId, pid: int) -> Iterator[bool]:
         assert pid == os.getpid()
         self.inside.append(allocation)
         self.at_once = max(self.at_once, len(self.inside))
@@ -45,14 +43,14 @@ class SocketWorld:
         finally:
             self.inside.remove(allocation)
 
-    def has_joined(self, allocation: AllocationId, pid: int, multiprocessors: int) -> None:
+    def joined(self, allocation: AllocationId, pid: int, multiprocessors: int) -> None:
         with self.changed:
-            self.joined.append((allocation, pid, multiprocessors))
+            self.reported.append((allocation, pid, multiprocessors))
             self.changed.notify_all()
 
     def wait(self, count: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.joined) >= count, BOUND_S)
+            assert self.changed.wait_for(lambda: len(self.reported) >= count, BOUND_S)
 
     def knock(self) -> socket.socket:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -73,7 +71,7 @@ def test_program_is_admitted_and_reports_its_multiprocessors(world: SocketWorld)
         assert peer.recv(16) == b"go"
         peer.send(b"sms 54")
     world.wait(1)
-    assert world.joined == [(ONE, os.getpid(), 54)]
+    assert world.reported == [(ONE, os.getpid(), 54)]
 
 
 def test_programs_are_admitted_one_at_a_time(world: SocketWorld) -> None:
@@ -91,7 +89,7 @@ def test_program_without_an_allocation_is_not_admitted(world: SocketWorld, owner
     world.owner = owner
     with world.knock() as peer:
         assert peer.recv(16) == b""
-    assert world.joined == []
+    assert world.reported == []
 
 
 def test_malformed_report_counts_as_none(world: SocketWorld) -> None:
@@ -100,7 +98,7 @@ def test_malformed_report_counts_as_none(world: SocketWorld) -> None:
             assert peer.recv(16) == b"go"
             peer.send(said)
     world.wait(4)
-    assert {multiprocessors for _, _, multiprocessors in world.joined} == {0}
+    assert {multiprocessors for _, _, multiprocessors in world.reported} == {0}
 
 
 def test_admitted_program_that_does_not_join_is_refused_for_a_time(
@@ -112,7 +110,7 @@ def test_admitted_program_that_does_not_join_is_refused_for_a_time(
         world.wait(1)
         with world.knock() as again:
             assert again.recv(16) == b""
-    assert world.joined == [(ONE, os.getpid(), 0)]
+    assert world.reported == [(ONE, os.getpid(), 0)]
 
 
 # -- what an earlier pool left --------------------------------------------------------------------------------------
