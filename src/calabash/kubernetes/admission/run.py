@@ -7,9 +7,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ from calabash.adapters.kube.objects.core import NAMESPACE, Namespace
 from calabash.adapters.kube.objects.resources import QUEUE
 from calabash.api.part_metrics import ADMISSION_REQUESTS, ADMISSION_SECONDS, ClusterPart
 from calabash.kubernetes.admission.claim_pods import look_up
-from calabash.kubernetes.admission.scope import NamespaceTerms, namespace_terms
+from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms, namespace_terms
 from calabash.kubernetes.admission.service import AdmissionService, ReviewResult
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.client_certificates import TrustedClients
+from calabash.kubernetes.dialects.pod import AskingClaim
 from calabash.kubernetes.objects.names import POOL, TENANT
 from calabash.kubernetes.objects.shards import pool_of_queue
 from calabash.kubernetes.serving_certificates.authority import KeyPair
@@ -60,7 +60,7 @@ OWNED_QUEUE = Kind(
 
 
 class AdmissionProgram:
-    """One replica of the admission server, from ``start`` to ``stop``.
+    """One replica of the admission server, from ``start`` to ``stop``; implements the Protocols of its service.
 
     Args:
         client: client of the API server.
@@ -99,14 +99,7 @@ class AdmissionProgram:
             on_error=lambda e: _log.warning("queues", error=str(e)),
             on_skipped=skipped,
         )
-        service = AdmissionService(
-            settings,
-            cached=self._cached,
-            asked=self._asked,
-            claimed=partial(look_up, client),
-            on_denied=_log_denied,
-            on_answered=self._answered,
-        )
+        service = AdmissionService(settings, facts=self, listener=self)
         self.server = HttpsServer(
             listener if listener is not None else listen(settings.host, settings.port),
             server_context(),
@@ -163,7 +156,10 @@ class AdmissionProgram:
             first, self._loaded = self._loaded is None, wanted
             _log.info("certificate loaded", first=first)
 
-    def _answered(self, path: str, result: ReviewResult, seconds: float) -> None:
+    def denied(self, namespace: str, name: str, error: CalabashError) -> None:
+        _log.info("denied", namespace=namespace, pod=name, reason=error.reason, message=error.message[:500])
+
+    def answered(self, path: str, result: ReviewResult, seconds: float) -> None:
         self.figures.count(ADMISSION_REQUESTS, path, result.value)
         self.figures.observe(ADMISSION_SECONDS, seconds, path)
 
@@ -188,13 +184,16 @@ class AdmissionProgram:
                 started = True
             self._stopping.wait(wait_s)
 
-    def _cached(self, name: str) -> NamespaceTerms | None:
-        found = self._namespaces.get(name)
+    def cached_terms(self, namespace: str) -> NamespaceTerms | None:
+        found = self._namespaces.get(namespace)
         return self._terms(found) if found is not None else None
 
-    def _asked(self, name: str) -> NamespaceTerms | None:
-        found = self._client.get(NAMESPACE, name)
+    def read_terms(self, namespace: str) -> NamespaceTerms | None:
+        found = self._client.get(NAMESPACE, namespace)
         return self._terms(found) if found is not None else None
+
+    def read_claims(self, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int]) -> ClaimsAsked:
+        return look_up(self._client, namespace, claims, by_name)
 
     def _terms(self, namespace: Namespace) -> NamespaceTerms:
         metadata = namespace.metadata
@@ -212,10 +211,6 @@ class AdmissionProgram:
             for one in self._queues.snapshot().values()
         }
         self._pools = {name: pool for name in tree if (pool := pool_of_queue(name, tree))}
-
-
-def _log_denied(namespace: str, name: str, error: CalabashError) -> None:
-    _log.info("denied", namespace=namespace, pod=name, reason=error.reason, message=error.message[:500])
 
 
 def _from_directory(directory: Path) -> KeyPair:

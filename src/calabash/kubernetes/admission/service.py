@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from http import HTTPStatus
+from typing import Protocol
 
 from calabash.kubernetes.admission.claim_pods import asked_by_name
 from calabash.kubernetes.admission.claims import answer_claims
@@ -50,8 +51,32 @@ class ReviewResult(StrEnum):
     FAILED = "failed"
 
 
-Lookup = Callable[[str], NamespaceTerms | None]
-ClaimLookup = Callable[[str, Sequence[AskingClaim], Mapping[str, int]], ClaimsAsked]
+class AdmissionFacts(Protocol):
+    """Facts about the cluster that reviews depend on."""
+
+    def cached_terms(self, namespace: str) -> NamespaceTerms | None:
+        """Return the cached terms of a namespace; None if the cache does not have it. Must not block."""
+        ...
+
+    def read_terms(self, namespace: str) -> NamespaceTerms | None:
+        """Read the terms of a namespace from the API server; None if it does not exist. May block."""
+        ...
+
+    def read_claims(self, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int], /) -> ClaimsAsked:
+        """Read the requests of a pod's claims from the API server; see ``claim_pods.look_up``. May block."""
+        ...
+
+
+class ReviewListener(Protocol):
+    """Receiver of the results of reviews."""
+
+    def denied(self, namespace: str, name: str, error: CalabashError) -> None:
+        """Called for every denied object with its namespace, its name and the error."""
+        ...
+
+    def answered(self, path: str, result: ReviewResult, seconds: float) -> None:
+        """Called for every review with the path without its slash, the result and the seconds it took."""
+        ...
 
 
 class AdmissionService:
@@ -59,31 +84,15 @@ class AdmissionService:
 
     Args:
         settings: settings of admission.
-        cached: returns the cached terms of a namespace, or None if the cache does not have it; must not block.
-        asked: reads the terms of a namespace from the API server; may block. The result is used only if it arrives
-            within ``LOOKUP_S``.
-        claimed: reads the requests of a pod's claims from the API server (``claim_pods.look_up``); may block. The
-            result is used only if it arrives within ``LOOKUP_S``. If None, claims of pods are ignored.
-        on_denied: called for every denied object with its namespace, its name and the error.
-        on_answered: called for every review with the path without its slash, the result and the seconds it took.
+        facts: facts about the cluster. What it reads from the API server is used only if it arrives within
+            ``LOOKUP_S``.
+        listener: receives the results of reviews.
     """
 
-    def __init__(
-        self,
-        settings: AdmissionSettings,
-        *,
-        cached: Lookup,
-        asked: Lookup,
-        claimed: ClaimLookup | None = None,
-        on_denied: Callable[[str, str, CalabashError], None] | None = None,
-        on_answered: Callable[[str, ReviewResult, float], None] = lambda *_: None,
-    ) -> None:
+    def __init__(self, settings: AdmissionSettings, facts: AdmissionFacts, listener: ReviewListener) -> None:
         self._settings = settings
-        self._cached = cached
-        self._asked = asked
-        self._claimed = claimed
-        self._on_denied = on_denied
-        self._on_answered = on_answered
+        self._facts = facts
+        self._listener = listener
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
         """Answer one HTTP request: with 404 for an unknown path, 405 for a method other than POST, or the review."""
@@ -95,7 +104,7 @@ class AdmissionService:
         try:
             result, reply = await self._review(question)
         finally:
-            self._on_answered(question.path[1:], result, time.monotonic() - began_s)
+            self._listener.answered(question.path[1:], result, time.monotonic() - began_s)
         return reply
 
     async def _review(self, question: HttpQuestion) -> tuple[ReviewResult, HttpReply]:
@@ -113,8 +122,7 @@ class AdmissionService:
         try:
             return ReviewResult.ALLOWED, HttpReply(body=allowed(review, answer(review, facts, self._settings)))
         except CalabashError as error:
-            if self._on_denied is not None:
-                self._on_denied(review.namespace, review.name, error)
+            self._listener.denied(review.namespace, review.name, error)
             return ReviewResult.DENIED, HttpReply(body=denied(review, error))
 
     async def _claims(self, review: AdmissionQuestion) -> ClaimsAsked | None:
@@ -128,7 +136,7 @@ class AdmissionService:
         Raises:
             CalabashError: the object is not a pod, or an amount is not a whole number of devices.
         """
-        if self._claimed is None or review.operation != "CREATE":
+        if review.operation != "CREATE":
             return None
         extended = self._settings.extended_resources
         raw = bytes(review.object)
@@ -139,16 +147,16 @@ class AdmissionService:
         if not (claims or by_name):
             return None
         try:
-            looking = asyncio.to_thread(self._claimed, review.namespace, tuple(claims), by_name)
+            looking = asyncio.to_thread(self._facts.read_claims, review.namespace, tuple(claims), by_name)
             return await asyncio.wait_for(looking, LOOKUP_S)
         except (CalabashError, TimeoutError):
             return {EXTENDED: _UNKNOWN_CLASSES} if by_name else {}
 
     async def _namespace(self, name: str) -> NamespaceTerms | None:
-        known = self._cached(name)
+        known = self._facts.cached_terms(name)
         if known is not None or not name:
             return known
         try:
-            return await asyncio.wait_for(asyncio.to_thread(self._asked, name), LOOKUP_S)
+            return await asyncio.wait_for(asyncio.to_thread(self._facts.read_terms, name), LOOKUP_S)
         except (CalabashError, TimeoutError):
             return None

@@ -13,7 +13,7 @@ from tests.unit.kubernetes.admission.test_mutate import OURS, TEAM, admitted, as
 from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
 from calabash.kubernetes.admission.claim_pods import asked_by_name, look_up
 from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms
-from calabash.kubernetes.admission.service import MUTATE, AdmissionService
+from calabash.kubernetes.admission.service import MUTATE, AdmissionService, ReviewResult
 from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.claims.device_names import EXTENDED
 from calabash.kubernetes.dialects.pod import AskingClaim, pod_of
@@ -180,10 +180,25 @@ def test_devices_asked_for_by_the_name_of_a_device_class_that_no_limit_would_hol
 
 
 def test_pod_that_asks_by_the_name_of_a_device_class_is_refused_while_the_api_server_does_not_answer() -> None:
-    def silent(*_: Any) -> Any:
-        raise CalabashError("no answer")
+    class SilentApiServer:
+        """Facts without an answer about claims, and a listener that ignores all results."""
 
-    service = AdmissionService(OURS, cached=lambda _: TEAM, asked=lambda _: TEAM, claimed=silent)
+        def cached_terms(self, namespace: str) -> NamespaceTerms:
+            return TEAM
+
+        read_terms = cached_terms
+
+        def read_claims(self, *_: object) -> ClaimsAsked:
+            raise CalabashError("no answer")
+
+        def denied(self, namespace: str, name: str, error: CalabashError) -> None:
+            pass
+
+        def answered(self, path: str, result: ReviewResult, seconds: float) -> None:
+            pass
+
+    silent = SilentApiServer()
+    service = AdmissionService(OURS, silent, silent)
 
     def answer(limits: dict[str, str]) -> Any:
         review = {"uid": "1", "operation": "CREATE", "namespace": "team", "object": asking(limits)}
