@@ -87,7 +87,9 @@ class AllocationControl:
 
 
 def admit(membership: Membership, slots: Slots, allocation: AllocationId, process: Process) -> None:
-    """Make a process a member of an allocation, and mark it to accept sealed slots only if slots are sealed.
+    """Make a process a member of an allocation.
+
+    If slots are sealed, the process is also marked, and then accepts no slot that is not sealed.
 
     Raises:
         CalabashError: the process could not be made a member.

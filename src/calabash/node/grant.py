@@ -124,7 +124,10 @@ class Granting:
         return (allocations.started(held.id, None) or granted) if held.request.standing else granted
 
     def _launched(self, granted: AllocationRecord, executor: ModeExecutor) -> AllocationRecord:
-        """Start the worker of a hosted allocation, without the lock: starting a process takes milliseconds."""
+        """Start the worker of an allocation if its mode serves programs through workers; return the record.
+
+        Called without the lock, because starting a process takes milliseconds.
+        """
         if not isinstance(executor, HostingExecutor):
             return granted
         try:

@@ -73,7 +73,7 @@ class DeviceSnapshot:
     def beside(self, but: Collection[AllocationId] = ()) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
         """Return the mode and the held slices that limit a new slice, except the slices of the allocations in ``but``.
 
-        The memory of unmanaged processes is included.
+        The memory of unmanaged processes is included as that of held slices.
         """
         held = self.held
         if but:

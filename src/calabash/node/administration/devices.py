@@ -87,7 +87,7 @@ class DeviceAdministration:
 
         Returns the allocations that were lowered and those that were restored by this call. The granted policy stays in
         the journal; only the policy in the limits page changes, which the arbiter reads at its next poll. Each call
-        computes it anew from the journal, so nothing has to be restored after a crash of the pool.
+        computes these policies from the journal, so nothing has to be restored after a crash of the pool.
         """
         with self._parts.lock:
             return _lower_shares(self._parts, lowered)

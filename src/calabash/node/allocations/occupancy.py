@@ -69,7 +69,10 @@ class Occupancy:
         self._questions.pop(allocation, None)
 
     def poll(self) -> bool:
-        """Call the drivers for all open questions; return True if one is answered: no process is listed any more."""
+        """Call the drivers for all open questions.
+
+        Returns True if the drivers list no process of one of the allocations any more.
+        """
         news = False
         for allocation, question in list(self._questions.items()):
             if question.clear:

@@ -251,7 +251,7 @@ def _without_hidden_time(accounts: dict[AllocationId, Account], *, now_ns: int) 
 def _surplus_shared(
     accounts: Mapping[AllocationId, Account], share: Mapping[AllocationId, float], among: frozenset[AllocationId]
 ) -> dict[AllocationId, Account]:
-    """Divide the sum of all credits among the containers by their shares, so that the credits add up to zero.
+    """Subtract from the credit of each container its share of the sum of all credits, so that they add up to zero.
 
     The device, whose shares add up to the whole, cannot owe time to all: lost time and errors are borne by all.
     """
@@ -272,7 +272,7 @@ def _within_bounds(
     elapsed_ns: int,
     now_ns: int,
 ) -> dict[AllocationId, Account]:
-    """Limit credit and debt of each container; ``is_witnessed``: a container of the device is held strictly."""
+    """Limit credit and debt of each container; ``is_witnessed``: at least one of them is held strictly."""
     longest_ns = max((demands[name].kernel_ns for name in among), default=0)
     result = {}
     for name, account in accounts.items():
@@ -316,7 +316,7 @@ def _unused_due(
 def _seen(
     account: Account, old: Account, demand: ComputeDemand, *, overcharged_ns: int, audited: bool, now_ns: int
 ) -> Account:
-    """Return the account after refunds of ``overcharged_ns`` and, if ``audited``, of use that was not measured."""
+    """Return the account with refunds of ``overcharged_ns`` and, if ``audited``, of use that the driver did not see."""
     seen_ns = demand.seen_ns - old.seen_ns
     ahead_ns = max(0, old.ahead_ns + demand.used_ns - old.used_ns - overcharged_ns - seen_ns)
     limit_ns = AHEAD_NS_MAX + max(0, min(KERNEL_NS_MAX, demand.inflight_ns))
@@ -343,7 +343,7 @@ def _paid(old: Account | None, demand: ComputeDemand, earned_ns: int, *, witness
 
 
 def _confirmed(account: Account, demand: ComputeDemand, share: float, unused_ns: int) -> Account:
-    """Add unused time to ``unconfirmed_ns`` and subtract use. Above its limit the container is a phantom."""
+    """Add unused time to ``unconfirmed_ns`` and subtract use. Above a limit, mark the container as a phantom."""
     done_ns = max(0, demand.used_ns - account.watched_ns)
     limit_ns = max(int(share * UNCONFIRMED_NS), 2 * demand.kernel_ns)
     unconfirmed_ns = account.unconfirmed_ns + unused_ns - int(done_ns / CONFIRMED_RATIO)
@@ -354,7 +354,7 @@ def _confirmed(account: Account, demand: ComputeDemand, share: float, unused_ns:
 
 
 def _counted(account: Account, demand: ComputeDemand, now_ns: int) -> Account:
-    """Return the account with the present time and counters as those of its last settlement."""
+    """Return the account as settled now: with the present time and counters, and no earned time to be settled."""
     return replace(
         account,
         earned_ns=0,
@@ -377,7 +377,7 @@ def _witnessed(account: Account, now_ns: int) -> Account:
 
 
 def _lagging(account: Account, kernel_ns: int, now_ns: int) -> Account:
-    """Limit credit and debt of a container in rounds; hold it strictly if its debt exceeds what long kernels cause."""
+    """Limit credit and debt of a container that takes part in rounds; hold it strictly if it owes too much."""
     if account.credit_ns < -max(CREDIT_NS, 2 * kernel_ns) - 3 * kernel_ns - OVERDRAFT_NS:
         return replace(account, strict_until_ns=now_ns + STRICT_NS, overdraft_ns=0)
     credit_ns = max(-LAG_NS_MAX, min(LAG_NS_MAX, account.credit_ns))
@@ -385,7 +385,7 @@ def _lagging(account: Account, kernel_ns: int, now_ns: int) -> Account:
 
 
 def _bounded(account: Account, kernel_ns: int, known_ns: int, *, elapsed_ns: int, now_ns: int) -> Account:
-    """Return the account of a container outside rounds; earlier credit (``known_ns``) and debt fade with time."""
+    """Limit the account of a container that takes part in no round: earlier credit (``known_ns``) and debt fade."""
     credit_ns = account.credit_ns
     floor_ns = -max(CREDIT_NS, 2 * kernel_ns) - kernel_ns
     ceiling_ns = max(0, known_ns - elapsed_ns)

@@ -249,7 +249,9 @@ def _wants_device(state: SharedDevice, name: AllocationId, demand: ComputeDemand
 
 
 def _single(demand: ComputeDemand, active: bool, members: int, active_count: int, *, owed: bool) -> Order:
-    """Return the order for a container that needs no time window; an idle one may launch at once, within its share.
+    """Return the order for a container that needs no time window.
+
+    Such a container may launch at any time: within its share, or without a limit if it may use the time of others.
 
     Args:
         active: the container wants the device.
@@ -311,7 +313,7 @@ def _next_round(
 
 
 def _end_ns(current: Round, active: Mapping[AllocationId, ComputeDemand], covered_ns: int) -> int:
-    """Return the end of a round: that of the long kernel in its last time window if it is near, else as planned."""
+    """Return the end of a round: as planned, or with the long kernel of its last time window if that ends near it."""
     holder = max(current.windows, key=lambda name: current.windows[name].end_ns)
     window, demand = current.windows[holder], active.get(holder)
     if window.end_ns != current.end_ns or demand is None or demand.kernel_ns < LONG_KERNEL_NS:
@@ -338,6 +340,8 @@ def _window_lengths(
     window, the container that is owed most gets one.
 
     Args:
+        share: the part of the device's time, 0..1, that each container is entitled to.
+        due: time in ns that each container is owed; negative for a debt.
         is_free: no kernel longer than ``ROUND_NS`` is in flight.
     """
     lengths = {}

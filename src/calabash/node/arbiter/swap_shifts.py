@@ -113,7 +113,10 @@ def _shares(
 
 
 def _unpromised(members: Mapping[AllocationId, ComputeDemand]) -> int:
-    """Return the percentage of the device that is left beside fixed shares; 0 if a member may use the rest."""
+    """Return the percentage of the device that no member may use.
+
+    That is the rest beside the fixed shares if all members have fixed shares; otherwise it is 0.
+    """
     if any(demand.policy is not PagePolicy.FIXED for demand in members.values()):
         return 0
     return max(0, 100 - sum(demand.core_percent for demand in members.values()))

@@ -33,11 +33,11 @@ STEP_NS = 20 * MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Duty cycle of one allocation. It runs until ``free_until_ns`` and is then stopped until ``next_ns``.
+    """Duty cycle of one allocation: its processes run until ``free_until_ns``, and are then stopped until ``next_ns``.
 
     Args:
         at_ns: time of the last step.
-        debt_ns: device time that it used beyond its share.
+        debt_ns: device time that the allocation used beyond its share.
     """
 
     at_ns: int = 0

@@ -143,7 +143,8 @@ class NodeAudit:
 class _Reports:
     """Reports findings of the census and the auditor as events, and ends allocations that exceed their memory.
 
-    Allocations are ended only if ``proven`` is True: membership is known from control groups.
+    If ``proven`` is False, excess memory is only reported. It is True if control groups show which processes belong to
+    an allocation, because lease files do not prove that.
     """
 
     def __init__(self, inventory: Inventory, allocations: AuditedAllocations, events: Events, *, proven: bool) -> None:

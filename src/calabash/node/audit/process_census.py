@@ -90,7 +90,7 @@ class Census:
         """List the processes of all devices, if PERIOD_NS has passed.
 
         Args:
-            caps: returns the memory limits in MiB; called only if an allocation is on a device.
+            caps: returns the memory limits in MiB; called only if a process of an allocation is listed.
             views: returns the devices and partitions that each allocation may use; called only if a device has
                 partitions.
         """

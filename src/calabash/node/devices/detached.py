@@ -89,12 +89,12 @@ class DetachedCards:
     # -- as shown to users ---------------------------------------------------------------------------------------
 
     def shown(self, device: Device) -> Device:
-        """Return the card as users and schedulers see it: DRAINING while it returns."""
+        """Return the card as users and schedulers see it: DRAINING while it is returned to its own driver."""
         loan = self.loan(device.uuid)
         ending = loan is not None and loan.ending and device.health is Health.HEALTHY
         return replace(device, health=Health.DRAINING) if ending else device
 
     def cause(self, uuid: DeviceUuid) -> str:
-        """Return the reason why a returning card takes no work; "" if it is attached or still detached."""
+        """Return the reason why a card takes no work while it is returned to its own driver; "" at other times."""
         loan = self.loan(uuid)
         return "returning from a virtual machine" if loan is not None and loan.ending else ""

@@ -160,7 +160,10 @@ class Inventory:
         return found
 
     def is_unused(self, uuid: DeviceUuid) -> bool:
-        """Return True if the driver has listed no process on a card for UNUSED_NS, and was called in the last LISTED_NS."""
+        """Return True if the driver has listed no process on a card for UNUSED_NS.
+
+        False if the driver's last list is older than LISTED_NS.
+        """
         now_ns, known = self._clock.monotonic_ns(), self._listings.get(uuid)
         return known is not None and now_ns - known.at_ns <= LISTED_NS and now_ns - known.used_ns > UNUSED_NS
 

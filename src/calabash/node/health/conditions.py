@@ -67,8 +67,8 @@ class HealthStep(StrEnum):
 class Flapping:
     """Limits of flapping: ``most`` is how often a card may leave HEALTHY within ``window_s``.
 
-    The hold time after the first time is 0, after the second ``hold_s``, then twice as long each time, at most
-    ``hold_max_s``.
+    A card that leaves HEALTHY for the first time within the window is not held. After the second time it is held for
+    ``hold_s``, then for twice as long each time, at most for ``hold_max_s``.
     """
 
     window_s: float = 3600.0

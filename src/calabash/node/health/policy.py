@@ -128,7 +128,7 @@ class MpsRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
 class RecoveryRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Rules for the recovery of cards.
 
-    ``reset``: the agent resets cards automatically. ``answer_within_s``: a reading that takes longer is missed.
+    ``reset``: the agent resets cards automatically. ``answer_within_s``: a reading that takes longer counts as missed.
     ``test_again_s``, ``reset_again_s``: pause before a test or a reset is tried again. ``test_slowest``: a test whose
     steps take more than this many times the card's best earlier time has failed.
     """

@@ -77,7 +77,11 @@ def judge_reading(
 
 
 def judge_event(event: DeviceEvent, policy: HealthPolicy, *, divided: bool) -> tuple[HealthEvent | None, str]:
-    """Return the health event that follows from a driver event (None if none does), and its cause as text."""
+    """Return the health event that follows from a driver event (None if none does), and its cause as text.
+
+    Args:
+        divided: the card is in MIG mode.
+    """
     if event.kind is EventKind.XID:
         return EVENT_OF.get(policy.xid.class_of(event.code)), f"XID {event.code}"
     if event.kind is EventKind.ECC_DOUBLE_BIT:

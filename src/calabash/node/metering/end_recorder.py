@@ -52,9 +52,9 @@ class GroupWitness:
 
     Args:
         hosts: pids of the worker processes of brokered allocations, by slot name. A worker is a member process, but it
-            outlives the programs that it serves, so it does not count as alive. These allocations are recorded under
-            ``served_name``. So an entry that was written without knowledge of the worker, and counts it as alive, is
-            not mistaken for one of these.
+            outlives the programs that it serves, so an allocation with a worker only counts as ended. These allocations
+            are recorded under ``served_name``, which tells their entries from those of a recorder that did not know the
+            worker and counted it as a program.
     """
 
     def __init__(self, base: Path, hosts: Mapping[str, int] | None = None) -> None:
@@ -125,7 +125,7 @@ class EndRecorder:
 
 
 def record(home: Path, witness: MemberWitness) -> None:
-    """Record ends until no allocation is left or the file is removed."""
+    """Record when the member processes of allocations end, until no allocation is left or the file is removed."""
     if not witness.names():
         return
     file = EndFile(home, boot_id())

@@ -72,7 +72,7 @@ class Meter:
         base_ns: monotonic time of offset 0.
         lived_until_ns: last offset at which an earlier pool saw the allocation alive; None after this pool has seen it
             alive.
-        worked_until_ns: offset of its last launch according to its usage page, if this pool has not seen it alive.
+        worked_until_ns: offset of the last launch according to the usage page; 0 after this pool has seen it alive.
         uncertain_ns: how much later than ``until_ns`` its estimated end may be.
         unwritten: the interval that was cut last, until the store has it.
         closed: the allocation has ended, and nothing more is metered.

@@ -131,6 +131,7 @@ class Meters:
         If the store may not have the last interval of an allocation, the records of that interval are returned instead.
 
         Args:
+            measure: returns the use of each slice of an allocation.
             begin: begin to meter allocations that are not metered. Only the thread that also drops meters
                 (``open_records``) may do so: to any other thread an allocation that has just ended looks like a new
                 one.

@@ -32,9 +32,10 @@ class ComputeModes:
         self._before = self._read()
 
     def make_exclusive(self, uuid: DeviceUuid) -> bool:
-        """Allow one process at a time on a device. Return True if this was set before but another program changed it.
+        """Allow one process at a time on a device.
 
-        Raises CalabashError if the mode cannot be set or the previous one cannot be recorded.
+        Returns True if the pool had set this mode before, and another program has changed it since. Raises CalabashError if
+        the mode cannot be set or the previous one cannot be recorded.
         """
         driver = self._driver_of(uuid)
         with self._cards.setdefault(uuid, threading.Lock()):

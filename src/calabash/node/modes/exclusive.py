@@ -25,7 +25,11 @@ log = structlog.get_logger(__name__)
 
 
 class ExclusiveExecutor(ViewOnly):
-    """Executor of whole devices: a view-only slot, guarded device nodes, and optionally exclusive-process compute mode."""
+    """Executor of whole devices.
+
+    The slot restricts the visible devices and has no limits, only the tenant may open the device nodes, and optionally a
+    device accepts one process at a time.
+    """
 
     name = exclusive.MODE.name
 
@@ -55,7 +59,10 @@ class ExclusiveExecutor(ViewOnly):
         self._guards.renew()  # the previous pool may have died after it recorded a guard and before it set it
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
-        """Restrict device nodes again whose access was changed. A helper of the driver changes it for any program."""
+        """Restrict the access to device nodes again if it was changed; return a line for each of them.
+
+        A helper program of the driver opens the access again for any program that asks it to.
+        """
         del held
         return [f"access to {path} had been changed and is guarded again" for path in self._guards.renew()]
 

@@ -282,7 +282,7 @@ class ViewOnly:
         return tuple(SlotDevice(uuid=part.device) for part in record.placement.slices)
 
     def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """Return the limits of ``prepare``; nothing is made."""
+        """Return the limits of the slot, as ``prepare`` does; create nothing."""
         return self.prepare(record)
 
     def enter(self, record: AllocationRecord, pages: Pages) -> None:

@@ -22,7 +22,7 @@ class GrantMode:
     """Sharing mode of one allocation on this node, resolved once per grant and passed along.
 
     Args:
-        rules: its request with the mode of its placement.
+        rules: request of the allocation, with the mode of its placement.
         executor: executor of this mode on this node.
     """
 
@@ -44,7 +44,10 @@ def open_modes(tools: NodeTools) -> Mapping[ModeName, ModeExecutor]:
 
 
 def grant_mode(record: AllocationRecord, executors: Mapping[ModeName, ModeExecutor]) -> GrantMode:
-    """Return the mode of an allocation's placement. Raises UNKNOWN_MODE; MODE_CONFLICT if it isolates too little."""
+    """Return the mode of an allocation's placement.
+
+    Raises UNKNOWN_MODE, or MODE_CONFLICT if the mode isolates tenants less than the request requires.
+    """
     name = record.placement.mode
     return GrantMode(
         rules=resolve(replace(record.request, mode=name)),

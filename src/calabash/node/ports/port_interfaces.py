@@ -104,7 +104,10 @@ class PortInterfaces:
             switch.unplug(interface)
 
     def sweep(self, keep: Collection[AllocationId]) -> None:
-        """Remove the parts, left by a crash, of allocations that are not in ``keep``. Raises as ``undo`` does."""
+        """Remove the namespaces, interfaces and switch ports of all allocations that are not in ``keep``.
+
+        A crash may have left them. Raises as ``undo`` does.
+        """
         found = {self._names.of_namespace(name) for name in namespaces.names(self._names.prefix)}
         if self._directory.is_dir():
             found |= {self._names.of_directory(entry.name) for entry in self._directory.iterdir()}

@@ -184,7 +184,11 @@ class NoPorts:
 
 
 def require_no_place(record_id: str, ports: Sequence[str], held: Collection[HeldPlace]) -> None:
-    """Raise CONFLICT if a server of this host holds one of the ports."""
+    """Raise CONFLICT if a server of this host holds one of the ports.
+
+    Args:
+        record_id: ID of the server or allocation that wants the ports; ports that it holds already are no conflict.
+    """
     for place in held:
         for port in ports:
             if port in place.record.request.ports and place.record.id != record_id:

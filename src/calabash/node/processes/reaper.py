@@ -159,7 +159,8 @@ class SlotsByDevice:
 def is_due(slot: OpenSlot, now_s: float) -> bool:
     """Return True if a slot is to be examined even if no driver reports a change.
 
-    That is, if it is new, its counters change, or its last examination is longer ago than AGAIN_S or AGAIN_EMPTY_S.
+    That is, if it is new, its counters change, or its last examination is longer ago than AGAIN_S. For a slot without
+    processes this time is AGAIN_EMPTY_S.
     """
     examined = slot.examined
     if examined.has_entries:
@@ -237,7 +238,7 @@ class Reaper:
     def _listed(self, due: Sequence[OpenSlot]) -> dict[DeviceUuid, HostBytes | None]:
         """Return the processes that the drivers list on each device with slots.
 
-        A device that had none at the last call, and has no slot in ``due``, is listed at every other call only.
+        A device without processes at the last call, and without a slot in ``due``, is listed at every other call only.
         """
         self._rounds += 1
         wanted = {uuid for slot in due for uuid in slot.limits.uuids}
@@ -249,7 +250,7 @@ class Reaper:
         }
 
     def _moved(self, listed_bytes: Mapping[DeviceUuid, HostBytes | None]) -> dict[DeviceUuid, set[int]]:
-        """Return by device the processes whose memory has changed since the last call, or that no examined slot had."""
+        """Return by device the pids whose memory has changed since the last call, and those that no examined slot has."""
         moved: dict[DeviceUuid, set[int]] = {}
         for uuid, held in listed_bytes.items():
             last = self._last_listed.get(uuid)
@@ -271,7 +272,7 @@ class Reaper:
     def _examine(
         self, slot: OpenSlot, before: Entries, listed_bytes: dict[DeviceUuid, HostBytes | None]
     ) -> list[ProcUsage]:
-        """Update residuals and remove ended processes of a slot; return the entries whose process is unknown.
+        """Update the residual memory of a slot and remove its ended processes; return the entries of unknown processes.
 
         Args:
             before: process entries before the drivers were called.

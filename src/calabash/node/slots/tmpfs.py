@@ -151,6 +151,9 @@ def _write(path: Path, content: bytes, *, mode: int, user: int | None, rights: i
     """Write a new file with all its bytes, never sparse.
 
     If memory is short, this call must fail. A sparse file would cause SIGBUS in the tenant's program later.
+
+    Args:
+        user: a user who gets ``rights`` (bits as ``READ``) in addition to the permissions ``mode``; None or 0: none.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

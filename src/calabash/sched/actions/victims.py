@@ -215,7 +215,7 @@ class VictimRules:
     def _units_of_right(self, right: EvictionRight) -> tuple[Bools, Hashable]:
         """Return the rows to which an eviction right applies, and a key that is equal for similar sets of rows.
 
-        The key names the queue of the right only if the rows depend on it, so that most queues have one key.
+        The key names the queue of the right only if the rows depend on it, so that most queues share one key.
         """
         if not self._state.registry.running_in.get(right.queue):
             return (self._borrowed(right) if right.others else np.zeros(self.table.size, np.bool_)), ""

@@ -32,7 +32,7 @@ class ScorerBase:
         """Do nothing: the policy does not learn."""
 
     def device(self, compiled: CompiledShape, row: int, device: int) -> int:
-        """Return the device that ``score`` returned."""
+        """Return ``device``, which ``score`` chose: the policy does not replace it."""
         return device
 
     def fits(self, compiled: CompiledShape, rows: Rows) -> tuple[Bools, Bools | None]:

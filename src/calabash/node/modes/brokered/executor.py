@@ -63,7 +63,7 @@ class BrokeredExecutor(VgpuExecutor):
         """Do nothing: the executor of mode vgpu learns the cost of contexts."""
 
     def poll(self) -> None:
-        """Do nothing: the executor of mode vgpu corrects the ledgers of all slots."""
+        """Do nothing: the executor of mode vgpu corrects the memory counters of all slots."""
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
         """Return the limits of the slot.

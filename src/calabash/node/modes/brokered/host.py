@@ -172,7 +172,11 @@ class WorkerHost:
         return self._child is None or self._child.poll() is not None
 
     def close(self, *, keep_directory: bool = False) -> None:
-        """Close the log and the lock, and remove the directory unless a new host already uses it."""
+        """Close the log and the lock, and remove the directory.
+
+        Args:
+            keep_directory: leave the directory, because a new host of the allocation uses it already.
+        """
         self.release()
         if not keep_directory:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -74,7 +74,11 @@ class ImageFiles:
         return ImageFile(descriptor, self._each_bytes_max)
 
     def bound(self) -> None:
-        """Empty files that are too long, and remove the least recently used ones if all together are too long or too many."""
+        """Limit the size and the number of the files.
+
+        A file that is too long is truncated to 0 bytes. If the files together are too long, or too many, the least
+        recently used ones are removed.
+        """
         left = self._all_bytes_max
         for number, (path, found) in enumerate(self._by_use()):
             size = found.st_size

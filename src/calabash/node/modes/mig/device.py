@@ -242,7 +242,9 @@ class MigCard:
         self._made.destroyed(self._uuid, instance.profile, instance.start)
 
     def _part(self, instance: GpuInstance, known: MigProfile, first: int, held: Parts) -> ComputeInstance:
-        """Return an idle compute instance, or create one in place of idle ones of the pool.
+        """Return an idle compute instance of the profile; if there is none, create it.
+
+        Idle compute instances that overlap the new one are destroyed if the pool created the GPU instance.
 
         Args:
             instance: the GPU instance.

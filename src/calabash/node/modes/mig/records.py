@@ -68,7 +68,10 @@ class CreatedInstances:
             self._write(known, msgspec.structs.replace(known, uuids=(*known.uuids, uuid)))
 
     def destroyed(self, device: DeviceUuid, profile: str, start: int) -> None:
-        """Remove the entry of a destroyed instance; a fixed one keeps its entry without MIG devices. Raises DISK_FULL."""
+        """Remove the entry of a destroyed instance. Raises DISK_FULL.
+
+        An instance of the operator's layout (``fixed``) keeps its entry, without MIG devices.
+        """
         known = self._find(device, profile, start)
         if known is not None:
             self._write(known, msgspec.structs.replace(known, uuids=()) if known.fixed else None)
@@ -96,7 +99,10 @@ class CreatedInstances:
             self._write_all((*others, *kept, *new))
 
     def prune(self, device: DeviceUuid, layout: CardLayout) -> None:
-        """Remove the entries of instances that do not exist any more, as after a restart. Fixed entries are kept."""
+        """Remove the entries of instances that do not exist any more, as after a restart of the machine.
+
+        Entries of the operator's layout (``fixed``) are kept.
+        """
         standing = {(i.profile, i.start) for i in layout.instances if self.entry(device, i) is not None}
         with self._lock:
             kept = tuple(m for m in self._made if m.device != device or m.fixed or (m.profile, m.start) in standing)

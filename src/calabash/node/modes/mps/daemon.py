@@ -208,7 +208,10 @@ class CardDaemon:
         return True
 
     def _ask(self, question: Callable[[], T]) -> T | None:
-        """Return the result of a query of the daemon; None if the daemon has died. Raises CalabashError if it is alive."""
+        """Return the result of a query of the daemon; None if the query failed because the daemon has died.
+
+        Raises CalabashError if the query failed although the daemon is alive.
+        """
         try:
             return question()
         except CalabashError as error:

@@ -73,7 +73,7 @@ class ServiceNotices:
         Args:
             kind: kind of the event.
             hit: PIDs of the affected clients by allocation.
-            cause: the cause, as the subject of a sentence.
+            cause: a clause to which "on the service ..." can be added, such as "the MPS daemon died".
         """
         name = self._tools.name
         for allocation, pids in hit.items():
@@ -125,7 +125,11 @@ class ServiceNotices:
         self._tools.reports.record_event("mps_slipped_in", Reason.NOT_PERMITTED, whose or "", message)
 
     def report_mismatch(self, allocation: AllocationId, how: str) -> None:
-        """Report a difference between the share of an allocation and the share that it got, and note it."""
+        """Report that a program did not get the share of its allocation, and show this as a note of the allocation.
+
+        Args:
+            how: the difference, for the text.
+        """
         self._tools.reports.set_note(allocation, f"the device reports another share: {how}")
         self._tools.reports.record_event("mps_unverified", Reason.UNVERIFIED, allocation, how)
 

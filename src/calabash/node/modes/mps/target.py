@@ -58,7 +58,7 @@ class Served:
 
 
 def place_of(record: AllocationRecord) -> Place:
-    """Return the place of an allocation's only slice."""
+    """Return the device and MIG instance (``Place``) of an allocation's only slice."""
     (part,) = record.placement.slices
     return (part.device, part.profile, part.start)
 

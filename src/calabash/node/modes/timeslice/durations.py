@@ -1,5 +1,6 @@
 """Time-slice durations of devices: set with the first allocation of a device, restored after the last.
 
+A *duration class* is one of the time-slice lengths that the driver offers by name (``Interval``).
 The previous duration class of a device is written to ``timeslices.json`` in the pool's home before it is changed, so that the
 next pool can restore it if this one dies. If the driver does not report the class, the driver's default is assumed.
 """
@@ -23,7 +24,10 @@ log = structlog.get_logger(__name__)
 
 
 class SetCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Duration classes of a device that the pool changed: ``wanted`` was set, ``before`` is to be restored."""
+    """Time-slice lengths (duration classes) of a device that the pool changed.
+
+    ``wanted`` was set, ``before`` is to be restored.
+    """
 
     before: Interval
     wanted: Interval
@@ -57,7 +61,7 @@ class TimeSliceDurations:
         return self._wrong.get(uuid, "")
 
     def keep_only(self, used: Callable[[], Collection[DeviceUuid]]) -> None:
-        """Restore the previous duration classes of devices without allocations. The next call retries failures."""
+        """Restore the previous time-slice durations of devices that are not in ``used``. The next call retries failures."""
         with self._lock:
             uuids = set(used())  # read with the lock held: a new allocation sets its class afterwards
             for uuid in [uuid for uuid in self._set if uuid not in uuids]:
