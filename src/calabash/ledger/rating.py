@@ -231,13 +231,13 @@ class _Rating:
         return found
 
     def _totals(self, group: Column, width: int) -> Iterator[tuple[int, int, int, dict[Measure, int]]]:
-        """Yield for each group with usage: its number, held quantity, borrowed quantity, and quantities of other measures.
+        """Yield for each group with usage its number, held quantity, borrowed quantity, and other quantities by measure.
 
         Quantities are in fine units of their measures, but the borrowed quantity is in 2^-40 of such a unit.
 
         Args:
-            group: group number of each piece of usage: the index of its condition times ``width``, plus the index of its key
-                or item.
+            group: group number of each piece of usage: the index of its condition times ``width``, plus the index of
+                its key or item.
             width: number of keys or items.
         """
         pieces = self._pieces

@@ -26,7 +26,10 @@ _TEXT_MAX = 64  # longer than any address
 
 
 def parse_network(text: str, what: str = "network") -> Network:
-    """Parse ``10.0.0.0/16`` or ``fd00::/64``. Raises CalabashError if the prefix length is missing or a host bit is set."""
+    """Parse ``10.0.0.0/16`` or ``fd00::/64``; ``what`` names the value in errors.
+
+    Raises CalabashError if the prefix length is missing or a host bit is set.
+    """
     try:
         if "/" not in text or len(text) > _TEXT_MAX:
             raise ValueError("no prefix length")
@@ -38,7 +41,7 @@ def parse_network(text: str, what: str = "network") -> Network:
 
 
 def parse_address(text: str, what: str = "address") -> Address:
-    """Parse ``10.0.0.7`` or ``fd00::7``. Raises CalabashError, also for an address with a zone."""
+    """Parse ``10.0.0.7`` or ``fd00::7``, without a zone; ``what`` names the value in errors. Raises CalabashError."""
     try:
         if "%" in text or len(text) > _TEXT_MAX:
             raise ValueError("no plain address")
@@ -50,7 +53,10 @@ def parse_address(text: str, what: str = "address") -> Address:
 
 
 def parse_mac(text: str, what: str = "MAC") -> str:
-    """Parse a unicast MAC address like ``0a:00:00:00:00:01`` and return it in lower case. Raises CalabashError."""
+    """Parse a unicast MAC address like ``0a:00:00:00:00:01`` and return it in lower case.
+
+    Raises CalabashError, in which ``what`` names the value.
+    """
     small = text[:_TEXT_MAX].lower()
     if not _MAC.fullmatch(small) or int(small[:2], 16) & 1 or small == "00:00:00:00:00:00":
         raise CalabashError(f"{what}: {small!r} is not a unicast MAC address", hint="write it as 0a:00:00:00:00:01")

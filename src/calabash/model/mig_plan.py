@@ -238,7 +238,7 @@ def possible_places(
 def possible_starts(
     geometry: MigGeometry, profile: MigProfile, used: MigState, instances: Sequence[MigInstance]
 ) -> tuple[int, ...]:
-    """Return the possible starts of one more GPU instance: one of the profile, or to contain a compute instance of it."""
+    """Return the possible starts of one more GPU instance: of the profile, or to contain a compute instance of it."""
     places = possible_places(geometry, profile, used, instances)
     return tuple(dict.fromkeys(place.start for place in places))
 
@@ -257,7 +257,7 @@ def _known(idle: Sequence[MigInstance]) -> Idle:
 
 
 def _whole(state: MigState, profile: MigProfile, start: int) -> MigState:
-    """Return the state after a GPU instance is taken: one of the profile, or one to contain a compute instance of it."""
+    """Return the state after a GPU instance is taken: of the profile, or to contain a compute instance of it."""
     return with_instance(
         state, replace(profile, compute=profile.whole, of="", whole=0) if profile.of else profile, start
     )

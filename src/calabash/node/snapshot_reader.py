@@ -25,7 +25,7 @@ def devices(parts: NodeParts) -> tuple[DeviceSnapshot, ...]:
 
 
 def unhealthy_partitions(parts: NodeParts) -> dict[AllocationId, frozenset[int]]:
-    """Return the slices whose partition (such as a MIG device) is unhealthy, as indexes by allocation.
+    """Return by allocation the indexes of the slices whose partition, such as a MIG device, is unhealthy.
 
     The card of the partition may be healthy.
     """

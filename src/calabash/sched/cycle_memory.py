@@ -128,7 +128,7 @@ class CycleMemory:
     def _change_times(self, since_s: float) -> Iterator[float]:
         """Yield the times at which a rule may give another result although no input changes.
 
-        Times that have passed already may be among them.
+        Times that have passed already may be among them. Ends of running requests are estimated as at ``since_s``.
         """
         state, options = self._state, self._state.options
         if not state.registry.queued:

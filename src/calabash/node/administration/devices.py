@@ -76,7 +76,7 @@ class DeviceAdministration:
         )
 
     def unhealthy_partitions(self) -> Mapping[AllocationId, Collection[int]]:
-        """Return the slices whose partition is unhealthy, as indexes by allocation.
+        """Return by allocation the indexes of the slices whose partition, such as a MIG device, is unhealthy.
 
         The card of the partition may be healthy.
         """

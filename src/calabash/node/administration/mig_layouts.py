@@ -146,7 +146,10 @@ class MigLayouts:
         return tuple(card for state in snapshot_reader.devices(self._parts) if (card := _card(state)) is not None)
 
     def plan(self, profiles: Iterable[str]) -> tuple[PlannedInstance, ...]:
-        """Return where instances of these profiles would be created if they were requested now, in order."""
+        """Return the card and the position that an instance of each profile would get if all were requested now.
+
+        The result has the order of ``profiles``.
+        """
         return plan_instances(self.cards(), tuple(profiles))
 
     def checked(self, device: Device, wanted: Sequence[Place]) -> tuple[Place, ...]:

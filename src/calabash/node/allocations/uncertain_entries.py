@@ -26,7 +26,7 @@ class UncertainEntries:
         self.close()
 
     def close(self) -> list[CalabashError]:
-        """Try to mark all entries as released; return the errors of those that are retried later."""
+        """Try to mark all entries as released. Return the errors; entries with errors are retried at the next call."""
         failures = []
         for allocation, cause in list(self._causes.items()):
             try:

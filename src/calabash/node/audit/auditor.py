@@ -319,6 +319,6 @@ def _share(limits: LimitsPage, index: int) -> float:
 
 
 def _suspended(limits: LimitsPage, index: int) -> bool:
-    """Return True if the arbiter gives the slice no time window until its debt is repaid."""
+    """Return True if the arbiter gives the slice no time window until its container has paid its debt."""
     device = limits.device(index)
     return device.gate == Gate.TURN and device.plan.start_ns == 0 and device.plan.end_ns == 0

@@ -45,7 +45,7 @@ class AuditedAllocations(Protocol):
         ...
 
     def end(self, allocation: AllocationId, reason: str, explanation: Text) -> None:
-        """Request the end of an allocation."""
+        """Request the end of an allocation; ``reason`` and ``explanation`` are journalled and shown to its user."""
         ...
 
 

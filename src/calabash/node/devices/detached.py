@@ -34,7 +34,7 @@ class DetachedCards:
         self._mark = 0
 
     def lend(self, uuid: DeviceUuid, *, to: str) -> None:
-        """Mark a card as detached: its driver is not called for it from now on."""
+        """Mark a card as detached for the allocation ``to``: its driver is not called for the card from now on."""
         with self._lock:
             self._loans[uuid] = Loan(to=to)
 

@@ -167,12 +167,17 @@ class CardHealth:
         return self._divisions.shown(card.device).mig_enabled
 
     def _away(self, driver: GpuDriver) -> bool:
-        """Return True if a card of the driver is being reset; none of its cards answers meanwhile. Under the lock."""
+        """Return True if a card of the driver is being reset: none of the driver's cards answers then. Under the lock."""
         return any(card.reserved == RESETTING and card.driver is driver for card in self._cards().values())
 
 
 def entry_at_start(device: Device, known: Mapping[str, CardEntry] | None, *, rebooted: bool) -> CardEntry:
-    """Return the entry of a card when the agent starts. If the stored health is lost, the card must pass a test."""
+    """Return the entry of a card when the agent starts.
+
+    Args:
+        known: the stored entries by UUID; None if they are lost, in which case the card must pass a test.
+        rebooted: the machine was restarted since they were stored, which has reset every card.
+    """
     found = CardEntry(condition=HealthFacts(need=Need.TEST), cause="its stored health is lost")
     if known is not None:
         found = known.get(device.uuid, CardEntry())

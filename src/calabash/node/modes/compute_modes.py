@@ -34,8 +34,8 @@ class ComputeModes:
     def make_exclusive(self, uuid: DeviceUuid) -> bool:
         """Allow one process at a time on a device.
 
-        Returns True if the pool had set this mode before, and another program has changed it since. Raises CalabashError if
-        the mode cannot be set or the previous one cannot be recorded.
+        Returns True if the pool had set this mode before, and another program has changed it since. Raises
+        CalabashError if the mode cannot be set or the previous one cannot be recorded.
         """
         driver = self._driver_of(uuid)
         with self._cards.setdefault(uuid, threading.Lock()):

@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 class ExclusiveExecutor(ViewOnly):
     """Executor of whole devices.
 
-    The slot restricts the visible devices and has no limits, only the tenant may open the device nodes, and optionally a
-    device accepts one process at a time.
+    The slot restricts the visible devices and has no limits. Only the tenant may open the device nodes. Optionally, a
+    device accepts only one process at a time.
     """
 
     name = exclusive.MODE.name

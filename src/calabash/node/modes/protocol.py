@@ -61,7 +61,12 @@ class NodeEvents(Protocol):
     """Events of the node; ``node.events`` implements them."""
 
     def emit(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: Text = "") -> None:
-        """Log an event and write it to the journal."""
+        """Log an event and write it to the journal.
+
+        Args:
+            kind: name of the event, such as ``over_use``.
+            reason: reason code; "" for none. allocation, device: the objects that it concerns; "" for none.
+        """
         ...
 
     def changed(self) -> None:

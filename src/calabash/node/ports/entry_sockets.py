@@ -33,7 +33,7 @@ class KeeperOrder(msgspec.Struct, kw_only=True, frozen=True):
         namespace: path of the network namespace.
         resolver_file: the file that the program sees as /etc/resolv.conf; "": the host's.
         lease: the file that the program holds a lock on; "" where members are known by their cgroup.
-        member: True if the program becomes a member of the allocation; False if a worker uses the slice for the program.
+        member: True if the program becomes a member of the allocation, False if a worker uses the slice for it.
     """
 
     home: str

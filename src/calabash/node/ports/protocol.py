@@ -136,7 +136,7 @@ class HostPorts(Protocol):
         ...
 
     def round(self, held: Collection[AllocationRecord]) -> None:
-        """Remove the ports of all other allocations, and make missing parts of the ports of ``held`` again.
+        """Remove the ports of allocations that are not in ``held``, and make missing parts of the ports of those in it.
 
         Waits for the switch.
         """

@@ -70,8 +70,8 @@ class LargestStep:
     def divided_ns(self, now_ns: int) -> int:
         """Return the charge so far, in ns, of a kernel that was never measured and shares the device; 0 if none runs.
 
-        Such a kernel is recognized by its charge: about half of the time that has passed or less, because the kernels of
-        other programs run at the same time.
+        Such a kernel is recognized by its charge: about half of the time that has passed or less, because the kernels
+        of other programs run at the same time.
         """
         is_part = self._running_ns <= DIVIDED_RATIO * (now_ns - self._running_since_ns)
         return self._running_ns if self._running_ns > CREDIT_NS and is_part else 0
@@ -100,7 +100,7 @@ class LargestStep:
     def kernel_ns(self, said_ns: int, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
         """Add a reading; return the duration of the program's long kernels, in ns, as far as the counter confirms it.
 
-        ``said_ns`` is the duration on the usage page, ``value_ns`` the clamped counter; ``launch_count`` as in ``read``.
+        ``said_ns`` is the duration on the usage page, ``value_ns`` the clamped counter, ``launch_count`` see ``read``.
         """
         kernel_ns = min(said_ns, self.read(value_ns, now_ns, launch_count) * 3 // 2)
         return max(kernel_ns, self._running_ns) if self._running_ns > CREDIT_NS else kernel_ns

@@ -249,7 +249,7 @@ class Cluster(Columns):
         return row
 
     def cordon(self, row: int, *, schedulable: bool = False) -> None:
-        """Take a node out of service, or back into service. Placements on it are not affected."""
+        """Take a node out of service, or into service if ``schedulable``. Placements on the node are not affected."""
         self.schedulable[row] = schedulable
         self.has_cordoned = not bool(self.schedulable.all())
         self.touch(row)

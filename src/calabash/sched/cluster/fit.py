@@ -192,8 +192,8 @@ class CompiledShape:
     def counted(self) -> bool:
         """Return True if ``count`` is exact.
 
-        That is so for shapes of which as many fit in any order of placements: without MIG, a limit of slices or a required
-        topology, and for whole devices or at most one device.
+        That is so for shapes of which as many fit in any order of placements: without MIG, a limit of slices or a
+        required topology, and for whole devices or at most one device.
         """
         shape = self.shape
         simple = not (shape.mig_profile or shape.gpu_slices_max or shape.topology_required)

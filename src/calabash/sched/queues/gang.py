@@ -181,7 +181,7 @@ def _units_of(gang: Gang) -> list[Unit]:
 
 
 def unit_of(gang: Gang, members: tuple[Running, ...], *, core: bool) -> Unit:
-    """Return a unit of some members of a gang, with ``in_quota`` unset."""
+    """Return a unit of some members of a gang, with ``in_quota`` unset; ``core``: the members are the core."""
     priority = gang.priority if core else members[0].request.priority
     if len(members) == 1:
         member = members[0]

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """Open file of one tenant. Its workers keep it below ``bytes_max``."""
+    """Open file of one tenant. The tenant's workers keep the file below ``bytes_max``."""
 
     descriptor: int
     bytes_max: int

@@ -67,7 +67,7 @@ class MigExecutor(ViewOnly):
             self._publish(card)
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """Check the slices. Raises CalabashError if a device has no MIG or a slice names no profile and place."""
+        """Check the slices. Raises CalabashError if a device has no MIG, or a slice has no MIG profile and position."""
         for part in record.placement.slices:
             card = self._card(part.device)
             if not part.profile or part.start < 0:

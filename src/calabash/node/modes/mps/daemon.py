@@ -147,7 +147,7 @@ class CardDaemon:
         self.control.skip_log()
 
     def start(self) -> None:
-        """End all processes of the service and start a daemon with the default share of its next server.
+        """End all processes of the service, and start a daemon whose server will give the default share.
 
         Raises CalabashError if the daemon does not answer within ``START_S``.
         """

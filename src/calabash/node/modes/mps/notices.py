@@ -22,7 +22,7 @@ class ServiceReports(Protocol):
     """Recipient of the notices of one service."""
 
     def record_event(self, kind: str, reason: str, allocation: str, message: Text) -> None:
-        """Record an event of the service's device."""
+        """Record an event of the service's device; see ``NodeEvents.emit``."""
         ...
 
     def set_note(self, allocation: AllocationId, note: Text) -> None:

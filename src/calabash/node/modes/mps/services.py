@@ -251,6 +251,9 @@ def _running(service: CardService) -> RunningDaemon | None:
 
 
 def service_directory(home: Path, *, make: bool = True) -> Path:
-    """Return the directory of the services' directories, with short paths for sockets. Raises NOT_PERMITTED."""
+    """Return the directory that contains the directories of all services, with short paths for sockets.
+
+    ``make`` is as in ``socket_directory``. Raises NOT_PERMITTED.
+    """
     longest = "/99-99/pipe/control" + " " * (PATH_BYTES_MAX - SOCKET_PATH_MAX)
     return socket_directory(home, "mps", longest=longest, make=make)

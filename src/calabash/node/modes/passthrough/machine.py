@@ -169,7 +169,7 @@ def _pid(process: Process) -> int:
 
 
 def real_machine(root: Path, apart: Callable[[Device], AbstractContextManager[None]]) -> Machine:
-    """Return the real machine below ``root``."""
+    """Return this machine, with the file system below ``root``; ``apart`` as in ``Machine``."""
     writer, tree = HelperWriter(), PciTree(root)
 
     def holders(node: Path) -> str:

@@ -61,7 +61,7 @@ class TimeSliceDurations:
         return self._wrong.get(uuid, "")
 
     def keep_only(self, used: Callable[[], Collection[DeviceUuid]]) -> None:
-        """Restore the previous time-slice durations of devices that are not in ``used``. The next call retries failures."""
+        """Restore the previous time-slice durations of devices not in ``used``. The next call retries failures."""
         with self._lock:
             uuids = set(used())  # read with the lock held: a new allocation sets its class afterwards
             for uuid in [uuid for uuid in self._set if uuid not in uuids]:
