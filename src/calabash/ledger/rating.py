@@ -231,7 +231,7 @@ class _Rating:
         return found
 
     def _totals(self, group: Column, width: int) -> Iterator[tuple[int, int, int, dict[Measure, int]]]:
-        """Yield for each group with usage its number, held quantity, borrowed quantity, and other quantities by measure.
+        """Yield for each group with usage its number, held and borrowed quantity, and other quantities by measure.
 
         Quantities are in fine units of their measures, but the borrowed quantity is in 2^-40 of such a unit.
 

@@ -167,7 +167,7 @@ class CardHealth:
         return self._divisions.shown(card.device).mig_enabled
 
     def _away(self, driver: GpuDriver) -> bool:
-        """Return True if a card of the driver is being reset: none of the driver's cards answers then. Under the lock."""
+        """Return True if a card of the driver is being reset: the driver answers for no card then. Under the lock."""
         return any(card.reserved == RESETTING and card.driver is driver for card in self._cards().values())
 
 

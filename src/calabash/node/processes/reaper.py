@@ -250,7 +250,7 @@ class Reaper:
         }
 
     def _moved(self, listed_bytes: Mapping[DeviceUuid, HostBytes | None]) -> dict[DeviceUuid, set[int]]:
-        """Return by device the pids whose memory has changed since the last call, and pids that no examined slot has."""
+        """Return by device the pids whose memory changed since the last call, and pids that no examined slot has."""
         moved: dict[DeviceUuid, set[int]] = {}
         for uuid, held in listed_bytes.items():
             last = self._last_listed.get(uuid)
