@@ -111,7 +111,7 @@ def list_specs(directory: Path, prefix: str = "") -> tuple[SpecFile, ...]:
 
 
 def sweep_leftovers(directory: Path, prefix: str) -> int:
-    """Remove temporary files of writers that ended before they could rename them; return the number of removed files.
+    """Remove temporary files that crashed writers have left; return the number of removed files.
 
     Only files whose name begins with ``prefix`` are removed. The caller must be the only writer of such files.
     """

@@ -34,8 +34,8 @@ class SystemClock:
 class SteadyClock:
     """Calendar that is read once from another clock and advanced by that clock's monotonic time.
 
-    If the system's calendar is set, this clock does not follow it. Durations between stored times of this clock stay
-    right, but its calendar then differs from the system's until a new SteadyClock is made.
+    If the system's calendar is set, this clock does not follow. Differences between two times of this clock are
+    therefore always true durations. The clock differs from the system's until a new SteadyClock is created.
 
     Args:
         clock: the other clock.

@@ -137,5 +137,5 @@ class PartitioningDriver(Protocol):
 
 
 def partitioning_of(driver: GpuDriver) -> Partitioning | None:
-    """Return the driver's partitioning; None if it does not support it."""
+    """Return the partitioning of the driver; None if the driver does not support any."""
     return driver.partitioning if isinstance(driver, PartitioningDriver) else None

@@ -9,7 +9,7 @@ from calabash.adapters.gpu.library import OWN_FILES, SIM_ENVIRONMENT, DriverFile
 from calabash.adapters.host.children import LIBRARIES, child_environment, find_program
 from calabash.adapters.host.libraries import follow
 
-OWN_DIRECTORIES = ("/usr/local/nvidia/bin",)  # where some distributions of containers put them
+OWN_DIRECTORIES = ("/usr/local/nvidia/bin",)  # where some container platforms put them
 HOST_DIRECTORIES = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin")
 
 
@@ -41,7 +41,7 @@ def program_environment(
 
 
 def _on_host(name: str, root: Path | None) -> Path | None:
-    """Return the path of a program of the host.
+    """Return the path of a program in the host's file system, mounted at ``root``; None if there is none.
 
     Symbolic links are resolved, because the program searches for other programs in its own directory.
     """

@@ -13,7 +13,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _VERSION_3 = 0x20080522
 _NUMBERS_MAX = 64
 
-# For its own files and processes, and raw packets, which the port's switch filters; none that affect the machine.
+# Capabilities that affect only the tenant's own files, processes and packets, which the switch of its port filters.
 OF_A_TENANT_ROOT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 31})
 """CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW, SETFCAP."""
 

@@ -150,7 +150,7 @@ def run_module(
 
 
 def become_module(module: str, *arguments: str, inherit: Iterable[str] = ()) -> NoReturn:
-    """Replace this process by a module of this product; paths in ``arguments`` must be absolute."""
+    """Replace this process by a module of this product; the arguments are those of :func:`start_module`."""
     command, environment = module_command(module, *arguments), child_environment(inherit)
     os.chdir("/")
     os.umask(_UMASK)

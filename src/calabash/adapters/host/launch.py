@@ -36,7 +36,7 @@ def _raise_priority() -> None:
     except OSError:
         return
     os.environ["CALABASH_USUAL_PRIORITY"] = str(usual)
-    if os.getsid(0) == os.getpid():  # sessions share the processors as groups, whatever the priorities in them are
+    if os.getsid(0) == os.getpid():  # with autogroup, a session competes as one group, by this priority
         try:
             with open("/proc/self/autogroup", "w", encoding="ascii") as group:
                 group.write("-15")

@@ -24,7 +24,11 @@ _NAME_BYTES_MAX = 4096
 
 
 def cached_libraries(content: bytes, machine: str = "") -> dict[str, list[str]]:
-    """Return names and paths of a loader cache for this kind of machine; {} if the content is not a cache."""
+    """Return the paths in a loader cache by library name; {} if the content is not a cache.
+
+    Args:
+        machine: architecture of the libraries, as ``uname -m`` prints it; "" for that of this machine.
+    """
     start = content.find(_MAGIC)
     if start < 0 or len(content) - start < _HEADER.size:
         return {}

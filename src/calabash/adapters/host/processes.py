@@ -195,7 +195,7 @@ def pid_namespace(pid: int | None = None) -> int:
 
 
 def by_inner_pid(pids: Iterable[int]) -> dict[InnerPid, Process]:
-    """Return the processes with these pids that still run, each by its pid in its own PID namespace."""
+    """Return the running processes among ``pids``. The key of a process is its pid in its own PID namespace."""
     found = {}
     for pid in pids:
         namespace, inner, process = pid_namespace(pid), namespace_pids(pid), identify(pid)

@@ -12,7 +12,7 @@ from calabash.adapters.host.path_walk import walk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
-    """Component of a path that keeps users out who neither own it nor are in its group.
+    """Component of a path whose mode keeps out users other than its owner and the members of its group.
 
     Args:
         path: path up to this component.

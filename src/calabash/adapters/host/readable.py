@@ -6,7 +6,7 @@ import select
 
 
 def readable(descriptor: int, within_s: float) -> bool:
-    """Return True if the descriptor has data or its writers have closed it within ``within_s`` seconds."""
+    """Wait until the descriptor has data or its writers have closed it; return False after ``within_s`` seconds."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(0.0, within_s) * 1000))

@@ -10,7 +10,10 @@ import sys
 
 
 def main() -> None:
-    """Answer each ``{"path": ..., "text": ...}`` with ``{"errno": 0}``; one answer at the start says that it is ready."""
+    """Answer each ``{"path": ..., "text": ...}`` with ``{"errno": NUMBER}``, which is 0 if the write succeeded.
+
+    A first answer, before any request, says that the helper is ready.
+    """
     sys.stdout.write('{"errno": 0}\n')
     sys.stdout.flush()
     for line in sys.stdin:

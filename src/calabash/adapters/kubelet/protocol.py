@@ -39,7 +39,7 @@ class PluginHandler(Protocol):
         ...
 
     def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...]) -> None:
-        """Prepare the start of the container with these device IDs; called before every start of it.
+        """Prepare a start of the container that has these device IDs. Called before each start, also after a crash.
 
         The kubelet waits 30 s and retries forever. A CalabashError is shown verbatim, with its hint, in the pod's
         event.

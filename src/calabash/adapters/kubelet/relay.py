@@ -32,8 +32,8 @@ from calabash.adapters.kubelet.service import ANSWERED_KEY
 from calabash.adapters.kubelet.stubs import deviceplugin_pb2 as pb
 from calabash.model.errors import CalabashError, Reason
 
-HOLD_S = 60.0  # longer than an agent takes to start, shorter than a scheduler may send pods to a node without one
-WAIT_S = 10.0  # the kubelet cuts a call at 30 s, and as many calls may wait as there are threads for them
+HOLD_S = 60.0  # longer than an agent takes to start; meanwhile a scheduler sends pods to a node without one
+WAIT_S = 10.0  # the kubelet ends a call after 30 s, and each waiting call occupies a thread
 ANSWERS_KEPT_MAX = 4096
 RESOURCES_MAX = 8
 SOCKET = "kubelet.sock"

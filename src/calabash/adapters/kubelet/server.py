@@ -39,7 +39,7 @@ from calabash.adapters.kubelet.stubs import pluginregistration_pb2 as registrati
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
 _REGISTER_S = 10.0
-_FOLLOW_S = 2.0  # a kubelet that took a registration follows the list at once
+_FOLLOW_S = 2.0  # time in which a kubelet follows the list of devices after a registration, else it is repeated
 _AGAIN_S = (0.2, 1.0)
 _VERSION = "v1beta1"
 

@@ -10,7 +10,7 @@ from calabash.adapters.ovn.schema import RowId
 from calabash.net.ovn.northbound.rows import KEY, OWNER, Ref
 from calabash.net.ovn.northbound.tables import TABLES
 
-OURS = ("cb-", "cb:", "cb.")  # prefixes of names of switches, routers and groups, also without their mark
+OURS = ("cb-", "cb:", "cb.")  # prefixes of the names that the product gives switches, routers and groups
 
 
 class OwnedRows:

@@ -99,7 +99,7 @@ class LocalSwitch:
         try:
             self._ensure(name, wanted, bridge, kind)
         except CalabashError as error:
-            # Another program may have made the port since the copy that this was decided by.
+            # Another program may have created the port after the copy was read by which this was decided.
             if error.reason is not Reason.CONFLICT or not self._seen(name):
                 raise
             self._ensure(name, wanted, bridge, kind)

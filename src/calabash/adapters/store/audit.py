@@ -74,7 +74,7 @@ class AuditTable:
             last = gone[-1]
             gone = [line for line in oldest if line.id <= last.id]
             with self._database.transaction() as connection:
-                # The mark comes first: the database refuses to delete a line that it does not name.
+                # Stored first: the database refuses to delete lines after the one that is stored here.
                 connection.execute(sa.delete(tables.meta).where(tables.meta.c.key == _BEGINNING))
                 connection.execute(sa.insert(tables.meta).values(key=_BEGINNING, value=f"{last.id} {last.seal}"))
                 connection.execute(sa.delete(tables.audit).where(tables.audit.c.id <= last.id))

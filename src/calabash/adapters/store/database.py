@@ -31,7 +31,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self.url = url
-        self._damaged: CalabashError | None = None  # found once, it is the answer to everything from then on
+        self._damaged: CalabashError | None = None  # set once damage was found; every later call raises it
 
     def _require_sound(self) -> None:
         """Raise STORE_DAMAGED if the database was found to be damaged; it is then neither read nor written any more."""
@@ -179,7 +179,7 @@ def _engine(url: str) -> sa.Engine:
     backend = parsed.get_backend_name()
     if backend == "sqlite":
         _keep_private(parsed.database or "")
-        # Few are kept: each has two descriptors, and a crowd that asks at once would leave more of them open for good.
+        # Few connections are kept open: each has two descriptors, and those of a burst of requests would all stay open.
         engine = sa.create_engine(parsed, pool_size=3, connect_args={"timeout": BUSY_TIMEOUT_S})
         sa.event.listen(engine, "connect", _prepare_sqlite)
         # The driver's own BEGIN comes late and would let DDL escape the transaction.
@@ -229,7 +229,7 @@ def _keep_private(path: str) -> None:
     """
     if path in {"", ":memory:"}:
         return
-    with contextlib.suppress(OSError):  # SQLite itself tells what is wrong with the place
+    with contextlib.suppress(OSError):  # SQLite reports later what is wrong with the path
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for companion in ("", "-wal", "-shm", "-journal"):
         with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ def public_url(url: str) -> str:
 
 
 def damaged(url: str, found: str) -> CalabashError:
-    """Return the error of a database whose content is corrupt."""
+    """Return the error of a database whose content is corrupt; ``found`` describes the damage."""
     return CalabashError(
         f"database {public_url(url)} is damaged: {found}",
         reason=Reason.STORE_DAMAGED,

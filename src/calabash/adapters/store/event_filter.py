@@ -14,13 +14,13 @@ class AllocationsSeen:
     """Filter of allocations.
 
     Permits the allocations of ``tenants``. If ``own`` is true, it also permits the allocations of one user in any
-    tenant. An allocation with a uid belongs to the user if the uid is ``uid``, others if the user name is ``user``.
+    tenant. If an allocation has a uid, it belongs to the user with this ``uid``, else to the user named ``user``.
     """
 
     tenants: frozenset[str]
     uid: int
     user: str
-    own: bool  # whether what is the user's own is seen
+    own: bool  # True if the user's own allocations are visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class StoredCertificate:
     changed_at: float
 
     def __repr__(self) -> str:
-        return f"StoredCertificate(name={self.name!r})"  # the key is for one reader
+        return f"StoredCertificate(name={self.name!r})"  # must not show the private key, for example in logs
 
 
 class NetworkTables:

@@ -28,8 +28,8 @@ INVOICED_DAYS = 70.0  # a whole month, and time to send its invoices
 class Retention:
     """Limits of each table: largest number of rows, and largest age in days.
 
-    Usage records that may not be invoiced yet are not removed because of their number: beyond the limit they are merged
-    into fewer records (``usage.merging``).
+    The number of rows is no reason to remove recent usage records, which are perhaps not invoiced yet. If there are too
+    many, they are merged into fewer records (``usage.merging``).
     """
 
     allocations: int = 100_000
@@ -73,7 +73,7 @@ def _rules(kept: Retention) -> Iterator[tuple[sa.Table, sa.Column[float], sa.Col
     allocations, usage, events = tables.allocations, tables.usage, tables.events
     released = allocations.c.state == AllocationState.RELEASED.value
     yield allocations, allocations.c.ended_at, released, kept.allocations, kept.allocation_days
-    # The intervals of what is held are what a restarted pool goes on from.
+    # Records of held allocations are kept, because a restarted pool continues from them.
     held = sa.select(allocations.c.id).where(~released)
     yield usage, usage.c.to_s, usage.c.allocation.not_in(held), kept.usage, kept.usage_days
     yield events, events.c.at, sa.true(), kept.events, kept.event_days

@@ -176,8 +176,8 @@ members = sa.Table(
     "members",
     metadata,
     sa.Column("user", sa.String(128), primary_key=True),
-    sa.Column("tenant", sa.String(128), primary_key=True),  # "" is the whole platform, in the project all of a tenant
-    sa.Column("project", sa.String(128), primary_key=True),
+    sa.Column("tenant", sa.String(128), primary_key=True),  # "": the role holds on the whole platform
+    sa.Column("project", sa.String(128), primary_key=True),  # "": the role holds in the whole tenant
     sa.Column("role", sa.String(16), nullable=False),
 )
 
@@ -187,7 +187,7 @@ tokens = sa.Table(
     sa.Column("id", sa.String(32), primary_key=True),
     sa.Column("user", sa.String(128), nullable=False),
     sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),  # SHA-256 of the secret, which is nowhere
+    sa.Column("digest", sa.String(64), nullable=False),  # SHA-256 of the secret, which is not stored
     sa.Column("created_at", sa.Float(53), nullable=False),
     sa.Column("expires_at", sa.Float(53), nullable=False, index=True),
     sa.Column("scopes", sa.JSON, nullable=False),
@@ -275,7 +275,7 @@ deliveries = sa.Table(
 notices_told = sa.Table(
     "notices_told",
     metadata,
-    sa.Column("id", sa.String(128), primary_key=True),  # one row per notice: nothing is told twice
+    sa.Column("id", sa.String(128), primary_key=True),  # one row per notice, so that none is sent twice
     sa.Column("at", sa.Float(53), nullable=False, index=True),
 )
 
@@ -286,7 +286,7 @@ network_objects = sa.Table(
     sa.Column("name", sa.String(128), primary_key=True),
     sa.Column("tenant", sa.String(128), nullable=False),
     sa.Column("generation", sa.BigInteger, nullable=False),
-    sa.Column("applied", sa.Boolean, nullable=False),  # made by a file of objects, which may take it back
+    sa.Column("applied", sa.Boolean, nullable=False),  # True if applying a file created it
     sa.Column("spec", sa.JSON, nullable=False),
     sa.Column("status", sa.JSON, nullable=False),
 )

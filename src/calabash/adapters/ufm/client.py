@@ -68,7 +68,7 @@ class UfmClient:
 
     def __init__(self, server: UfmServer) -> None:
         self._web = WebClient(
-            rule=AddressRule(everything=True),  # an administrator named it
+            rule=AddressRule(everything=True),  # the address comes from an administrator
             authority=server.authority,
             timeout_s=server.timeout_s,
             bytes_max=ANSWER_BYTES_MAX,

@@ -195,7 +195,7 @@ class ClusterScheduler:
     # ---- nodes and queues -----------------------------------------------------------------------------------------
 
     def put_node(self, node: ClusterNode) -> None:
-        """Insert or update a node. If its devices have changed, the caller has removed all requests on it before."""
+        """Insert or update a node. If its devices have changed, the caller must first remove all requests on it."""
         before = self.nodes.get(node.name)
         if before is not None and not same_devices(before, node):
             self.remove_node(node.name)
@@ -209,7 +209,7 @@ class ClusterScheduler:
         self._add_node(node, before)
 
     def remove_node(self, name: NodeName) -> None:
-        """Remove a node. The caller has removed all requests that have devices of the node before."""
+        """Remove a node. The caller must first remove all requests that have devices of the node."""
         if self.nodes.pop(name, None) is not None:
             self.unmanaged_memory.remove_node(name)
             self.scheduler.remove_node(name)

@@ -103,9 +103,9 @@ class DeviceKinds:
         return replace(shown, causes=tuple(causes))
 
     def _only_the_rest_differs(self, cause: Text) -> bool:
-        """Return True if a cause says that the devices differ from the requested ones, but some have the same model.
+        """Return True if a cause says that no device is of a requested kind, though some have the requested model.
 
-        These devices differ in another property of their kind.
+        These devices differ from the request in another property of their kind.
         """
         if isinstance(cause, str) or cause.template != MODELS_DIFFER:
             return False

@@ -183,7 +183,7 @@ class Binder:
             for waiting, start in ready:
                 with bound_contextvars(
                     uid=waiting.requester.uid
-                ):  # the requester's, whichever user's call carries it out
+                ):  # log the requester, not the user whose call made this pass
                     again = self._grant(waiting, start) or again
             mine = self._decided + 1
 

@@ -203,7 +203,10 @@ class MpsControl:
         self.ask(*_defaults(percent, memory_mib))
 
     def terminate(self, server: int, client: int) -> None:
-        """End the work of a client; its process continues without the device."""
+        """End the work of a client, given by the pids of its server and itself.
+
+        The client's process continues without the device.
+        """
         self.ask(f"terminate_client {server} {client}")
 
     def quit(self) -> None:

@@ -137,8 +137,8 @@ def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> N
     The memory and processor time of the process then count for the pod, and the kubelet ends the process with the pod.
     The process survives when the control group of the calling process is ended.
 
-    If there are other hierarchies with a group of the pod, the process joins that group there. Otherwise it would stay
-    in the group of the calling process, which could then not be removed.
+    With version 1, the pod may have groups in further hierarchies. The process joins these groups, too. Otherwise it
+    would stay in the calling process's groups there, which could then not be removed.
     """
     below = pod.relative_to(hierarchy.directory)
     group = hierarchy.group(pod / name)

@@ -29,7 +29,7 @@ def can_mark() -> bool:
 
 
 def mark(process: Process) -> None:
-    """Mark a process and all that it starts from now on. Raises CalabashError if it may not be marked."""
+    """Mark a process, and all processes that it starts from now on, as members. Raises CalabashError on failure."""
     try:
         if _is_privileged():
             resource.prlimit(process.pid, _LOCKS, (_MARK, _MARK))
@@ -61,7 +61,7 @@ def _lower_as_its_user(process: Process) -> None:
     Without the capability, a process may change the limits only of processes with the same user and group.
     """
     command = ["prlimit", f"--pid={process.pid}", f"--locks={_MARK}:{_MARK}"]
-    # The user may stop or end that program: then the process does not become a member.
+    # If the user stops or ends this program, the process does not become a member.
     run_program(command, timeout_s=_PATIENCE_S, environment={}, account=owner_and_group(process))
 
 

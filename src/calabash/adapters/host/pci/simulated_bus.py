@@ -105,7 +105,7 @@ class SimulatedBus:
             self._attach(device.address, device.driver)
 
     def unbind(self, path: Path, address: str, timeout_s: float) -> None:
-        """Unbind a device from the driver whose ``unbind`` file this is."""
+        """Apply a write to ``path``, the file ``unbind`` of a driver: unbind the device from this driver."""
         place = self.directory(address)
         driver = link_name(place / "driver")
         if driver != link_name(path.parent) and driver != path.parent.resolve().name:

@@ -51,7 +51,10 @@ class PodSharing:
         )
 
     def _one(self, part: V) -> V:
-        """Return an equal value that was passed in earlier, or this value if there is none, or if it is empty."""
+        """Return the shared value that equals this value; if there is none, share this value and return it.
+
+        An empty value is returned unchanged and not shared.
+        """
         if not part:
             return part
         sample = part[0] if isinstance(part, tuple) else part

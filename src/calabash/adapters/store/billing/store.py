@@ -18,7 +18,7 @@ from calabash.adapters.store.billing.seals import SEAL
 from calabash.adapters.store.database import Database
 from calabash.model.errors import CalabashError, Reason
 
-_ALL_SERIES = "*"  # a row that no number is taken from: what is issued waits for it
+_ALL_SERIES = "*"  # a row without numbers; every transaction that issues locks it
 
 
 class BillingTables:
@@ -54,7 +54,7 @@ class BillingTables:
     # -- drafts ------------------------------------------------------------------------------------------------
 
     def put_drafts(self, drafts: Sequence[InvoiceRecord], *, month: str, tenant: str = "") -> None:
-        """Replace the drafts of a month by others: those of one tenant, or of all tenants if ``tenant`` is ""."""
+        """Replace the drafts of a month by ``drafts``, for one tenant, or for all tenants if ``tenant`` is ""."""
         table, items = tables.invoice_drafts, tables.invoice_draft_items
         with self._database.transaction() as connection:
             for each in (table, items):

@@ -57,7 +57,7 @@ invoices = sa.Table(
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column(
         "reverses", sa.String(64), nullable=True, unique=True
-    ),  # of an invoice: none; nothing is taken back twice
+    ),  # NULL unless the row is a reversal; an invoice has at most one reversal
     sa.Column("currency", sa.String(3), nullable=False),
     sa.Column("net", sa.String(40), nullable=False),
     sa.Column("total", sa.String(40), nullable=False),

@@ -26,11 +26,11 @@ from calabash.adapters.store.usage.removed_usage import note_removed_usage, remo
 from calabash.model.allocation import AllocationState
 
 QUARTER_S = 900
-SETTLED_S = 7200.0  # so old are intervals that nobody writes again after an uncertain failure
+SETTLED_S = 7200.0  # records that ended before are final; a later one may be written again after a failure
 ROWS_MIN = 8
 GROUPS_AT_ONCE = 100
 ROWS_AT_ONCE = 2000
-WINDOW_S = 86_400.0  # looked through at once
+WINDOW_S = 86_400.0  # length of the history that one query examines
 AGAIN_S = 7 * 86_400.0
 _MARK = "usage_spread"
 _US = 1_000_000
@@ -54,7 +54,7 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
     mib, mib_us = divmod(memory, _QUARTER_US)
     shares = [(percent, _QUARTER_US), (1, percent_us)]
     if idle < percent * _QUARTER_US and idle % percent > percent_us:
-        shares[0:1] = [(percent - 1, _QUARTER_US), (1, _QUARTER_US)]  # so that idle time divides without a rest
+        shares[0:1] = [(percent - 1, _QUARTER_US), (1, _QUARTER_US)]  # so that the idle time is divisible
     found = []
     for share, length_us in shares:
         idle_us = min(length_us, idle // share) if share else 0

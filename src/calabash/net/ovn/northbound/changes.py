@@ -14,8 +14,8 @@ _RANK = {table: rank for rank, table in enumerate(TABLES)}
 def diff(desired: Rows, actual: Rows) -> tuple[Change, ...]:
     """Return the changes that turn ``actual`` into ``desired``: inserts, then updates, then deletes.
 
-    A row is inserted before the rows that refer to it, and deleted after them. Columns that Calabash does not own are
-    left unchanged, as are such keys of shared maps. The row of a single-row table is never deleted.
+    A row is inserted before the rows that refer to it, and deleted after them. Columns that Calabash does not own,
+    and keys of shared maps that it does not own, are left unchanged. The row of a single-row table is never deleted.
     """
     inserts: list[Insert] = []
     updates: list[Update] = []

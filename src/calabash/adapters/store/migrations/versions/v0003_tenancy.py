@@ -48,7 +48,7 @@ def upgrade() -> None:
     )
     _without_slashes()
     for name, users in op.get_bind().execute(sa.text("SELECT name, users FROM tenants")).all():
-        # The user of a tenant's own name could always ask on its account.
+        # A user with the same name as a tenant could always submit requests for this tenant.
         listed = dict.fromkeys([*(json.loads(users) if isinstance(users, str) else users), name])
         rows = [{"user": user, "tenant": name, "project": "", "role": "member"} for user in listed]
         op.bulk_insert(members, rows)
