@@ -164,7 +164,7 @@ def _step(kind: FabricStepKind, partition: FabricPartition, addresses: frozenset
 
 
 def free_number(first: int, last: int, taken: Collection[int]) -> int:
-    """Return the smallest partition number that is not taken. Raises CalabashError (NO_CAPACITY) if all are taken."""
+    """Return the smallest number from ``first`` to ``last`` that is not taken. Raises CalabashError(NO_CAPACITY)."""
     number = next((n for n in range(first, last + 1) if n not in taken), None)
     if number is None:
         raise CalabashError(

@@ -292,7 +292,11 @@ def inject(node: NodeFile, gpu: str, what: str, value: str | None = None) -> Non
 
 
 def reset_card(state: Path, gpu: str) -> None:
-    """Reset a card as the driver's own tool would.
+    """Reset a card of a simulated node as the driver's own tool would.
+
+    Args:
+        state: state file of the node.
+        gpu: index or UUID of the card.
 
     Raises CalabashError: CONFLICT while the card is in use, UNHEALTHY if it is lost.
     """

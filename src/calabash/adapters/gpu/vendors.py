@@ -36,7 +36,7 @@ def vendor_names(extra: Mapping[str, Opener] | None = None) -> tuple[str, ...]:
 
 
 def find_opener(name: str, extra: Mapping[str, Opener] | None = None) -> Opener:
-    """Return the vendor's opener. Raises CalabashError(NOT_FOUND) with the known names."""
+    """Return the opener of a vendor, searched for first in ``extra``. Raises CalabashError(NOT_FOUND)."""
     if extra is not None and name in extra:
         return extra[name]
     if name in _OURS:
@@ -56,14 +56,14 @@ def open_driver(
     options: DriverOptions | None = None,
     extra: Mapping[str, Opener] | None = None,
 ) -> GpuDriver:
-    """Open one vendor's driver; the caller closes it."""
+    """Open the driver of a vendor, which the caller closes; ``extra`` as for ``vendor_names``."""
     return find_opener(name, extra)(options or DriverOptions())
 
 
 def open_present(
     options: DriverOptions | None = None, extra: Mapping[str, Opener] | None = None
 ) -> tuple[GpuDriver, ...]:
-    """Open the drivers of all known vendors that have one on this machine."""
+    """Open the drivers of all known vendors that have cards on this machine; ``extra`` as for ``vendor_names``."""
     drivers = []
     for name in vendor_names(extra):
         try:

@@ -117,7 +117,10 @@ class HelperWriter:
         self._left.append(helper)
 
     def _ask(self, helper: subprocess.Popen[bytes], question: Mapping[str, str], timeout_s: float) -> int | None:
-        """Return the kernel's error number, 0 for success; None if there is no answer in time."""
+        """Send a write to the helper; return the kernel's error number, 0 for success.
+
+        Returns None if the kernel has not completed the write within ``timeout_s``, and EPIPE if the helper has ended.
+        """
         assert helper.stdin is not None
         try:
             helper.stdin.write(json.dumps(question).encode() + b"\n")

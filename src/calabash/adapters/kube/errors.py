@@ -111,10 +111,12 @@ def read_status(body: bytes) -> StatusReply:
 
 
 def error_for(asked: str, status: int, reply: StatusReply, *, retry_after_s: float = 0.0) -> KubeError:
-    """Return the error for a refusal.
+    """Return the error for a call that the API server refused.
 
     Args:
         asked: the call, like "PATCH pods default/a".
+        status: HTTP status of the answer.
+        reply: body of the answer.
         retry_after_s: value of the Retry-After header.
     """
     said = reply.message[:_TEXT_MAX] or f"HTTP status {status}"

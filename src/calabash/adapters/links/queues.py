@@ -21,7 +21,7 @@ _SO_RCVBUFFORCE = 33
 
 
 def lengthen(pid: int, queue_bytes: int = QUEUE_BYTES) -> int:
-    """Give every AF_PACKET socket of a process at least this queue; return the number of changed sockets.
+    """Give each AF_PACKET socket of a process at least ``queue_bytes`` of receive queue; return how many were changed.
 
     Returns 0 if the kernel refuses.
     """

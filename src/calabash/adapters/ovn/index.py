@@ -66,10 +66,10 @@ class OwnedRows:
         return self._unmarked.get(ref)
 
     def ref(self, row: RowId, table: str) -> Ref:
-        """Return the reference to a row, by its key.
+        """Return the reference to a row: its table and key.
 
-        The reference is by UUID if the row does not belong to the product, or if another row has the same key and a
-        lower UUID.
+        The UUID takes the place of the key if the row does not belong to the product, or if another row has the same
+        key and a lower UUID.
         """
         known = self._refs.get(row)
         if known is None:

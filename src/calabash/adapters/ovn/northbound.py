@@ -229,7 +229,7 @@ def _router(vpc: str) -> Ref:
 
 
 def _differ(table: OwnedTable, before: Row, after: Row) -> bool:
-    """Return True if a column that the product writes differs."""
+    """Return True if a column that the product writes differs between two states of a row."""
     if any(before.get(name) != after.get(name) for name in table.columns if name not in table.shared):
         return True
     return any(

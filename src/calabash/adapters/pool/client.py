@@ -101,7 +101,7 @@ class ApiClient:
         return self.call("DELETE", path, timeout_s=timeout_s)
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """Make a request and return the decoded answer; ``path`` is made of :func:`quoted` names."""
+        """Make a request and return the decoded answer. Names in ``path`` must be percent-encoded (:func:`quoted`)."""
         raise NotImplementedError
 
 
@@ -133,7 +133,7 @@ class PoolClient(ApiClient):
         return self._ask("POST", path, body, timeout_s, WaitCallback(first_s=first_s, every_s=every_s, call=on_wait))
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """Make a request and return the decoded answer; ``path`` is made of :func:`quoted` names.
+        """Make a request and return the decoded answer. Names in ``path`` must be percent-encoded (:func:`quoted`).
 
         Raises CalabashError: POOL_DOWN if no pool answers, TIMEOUT, or the pool's own reason.
         """

@@ -24,7 +24,7 @@ def coded(body: Any) -> bytes:
 
 
 def decode_content(status: int, content: bytes, *, who: str) -> Any:
-    """Return the decoded body of an answer with this status.
+    """Return the decoded body of an answer; ``who`` names the server in errors.
 
     Raises CalabashError with the reason that the body states, or POOL_DOWN if the body is not JSON.
     """

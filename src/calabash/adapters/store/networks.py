@@ -99,7 +99,7 @@ class NetworkTables:
                     connection.execute(sa.insert(_O).values(values | key_values))
 
     def report(self, statuses: Mapping[Key, Mapping[str, Any]]) -> None:
-        """Replace the status of objects; missing objects are ignored."""
+        """Replace the status of each object in ``statuses``; objects that do not exist are ignored."""
         with self._database.transaction() as connection:
             for key, status in statuses.items():
                 connection.execute(sa.update(_O).where(*_is(key)).values(status=dict(status)))

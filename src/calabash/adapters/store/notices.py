@@ -181,7 +181,7 @@ class NoticeTables:
 
 
 def _line_up(connection: sa.Connection, receiver: Notification, notice: Notice) -> bool:
-    """Append a delivery to the receiver's queue; if the queue is full, count the delivery as dropped, return False."""
+    """Append a delivery of the notice to a receiver's queue. If the queue is full, only count it, and return False."""
     there = _of(_D, receiver.tenant, receiver.name)
     count = connection.execute(sa.select(sa.func.count()).select_from(_D).where(*there)).scalar_one()
     if count >= WAITING_MAX:

@@ -346,7 +346,7 @@ def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move
 
 
 def _adopted(kinds: DeviceKinds, request: BundleRequest, held: Sequence[str], profiles: AbstractSet[str]) -> Choice:
-    """Return the shape of a request that holds devices of the kinds ``held``, even if it could not start there now."""
+    """Return the shape of a request that holds devices of the kinds ``held``, even if its constraints forbid them now."""
     constraints = PlacementConstraints(tolerations=frozenset("*"))
     for choice in kinds.choices(request.bundle, constraints):
         models = choice.shape.models

@@ -84,7 +84,7 @@ def reserve_place(cluster: ClusterScheduler, allocation: AllocationId) -> MoveRe
 def start_reserved(
     cluster: ClusterScheduler, kept: MoveReservation, request: BundleRequest, now_s: float
 ) -> StartBundle | None:
-    """Start a waiting request for the same bundle on the devices of a reservation.
+    """Start a waiting request for the same bundle on the devices of the reservation ``kept``.
 
     The reservation ends. Returns None if the sharing mode refuses the start; the request then continues to wait.
     """

@@ -225,7 +225,7 @@ class Binder:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _count_wait(self, waiting: WaitingRequest, wait: bool, since_ns: int, answer: Future[Grant]) -> None:
-        """Count the waiting time of a request that was answered, unless it may not wait and was not granted."""
+        """Count the waiting time of an answered request, unless it was not granted and ``wait`` is False."""
         granted = not answer.cancelled() and answer.exception() is None
         if granted or wait:
             outcome = WaitOutcome.GRANTED if granted else WaitOutcome.NOT_GRANTED

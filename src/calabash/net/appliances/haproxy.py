@@ -23,7 +23,10 @@ _STATISTICS_MAX = 1 << 20
 
 
 def check_path(path: str, subject: str) -> str:
-    """Return the path of a health check. Raises CalabashError if it contains characters that are not valid in a URL."""
+    """Return the path of a health check if it has only characters that are valid in a URL.
+
+    Raises CalabashError otherwise; ``subject`` names the load balancer in the message.
+    """
     if not _PATH.fullmatch(path):
         raise CalabashError(
             f"{subject}: {path[:80]!r} is not a valid path",

@@ -61,12 +61,15 @@ def require_domain(name: str) -> str:
 
 
 def attach(domain: str, xml: str) -> None:
-    """Attach a device to a virtual machine, at once if it runs, or when it starts. Raises CalabashError."""
+    """Attach the device of ``device_xml`` to the machine ``domain``, now or at its next start. Raises CalabashError."""
     _virsh("attach-device", domain, xml)
 
 
 def detach(domain: str, xml: str) -> None:
-    """Detach a device; does nothing if it is not attached. Raises CalabashError while the machine does not release it."""
+    """Detach the device of ``device_xml`` from the machine ``domain``; does nothing if it is not attached.
+
+    Raises CalabashError while the machine does not release the device.
+    """
     try:
         _virsh("detach-device", domain, xml)
     except CalabashError as error:

@@ -147,7 +147,7 @@ def read_file(path: Path) -> bytes:
 
 
 def bad_access(what: str) -> CalabashError:
-    """Return the error for missing or unusable access to the API server."""
+    """Return the error for missing or unusable access to the API server; ``what`` is the cause."""
     return CalabashError(
         f"cannot access an API server: {what}",
         reason=Reason.BAD_FILE,

@@ -29,12 +29,12 @@ class KubeCounts:
             self._requests[method, status] += 1
 
     def listed(self, plural: str) -> None:
-        """Count a complete list."""
+        """Count a complete list of a kind, given by its plural."""
         with self._lock:
             self._lists[plural] += 1
 
     def watched(self, plural: str) -> None:
-        """Count a watch that begins."""
+        """Count a watch of a kind that begins; ``plural`` is the plural of the kind."""
         with self._lock:
             self._watches[plural] += 1
 

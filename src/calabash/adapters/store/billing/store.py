@@ -28,7 +28,7 @@ class BillingTables:
         self._database = database
 
     def put_tariff(self, name: str, valid_from: str, document: Document, *, at: float) -> None:
-        """Create the tariff, or replace the one of that name that begins on the same day."""
+        """Create a tariff, valid from a day (``YYYY-MM-DD``), or replace the tariff with this name and day."""
         table = tables.tariffs
         with self._database.transaction() as connection:
             connection.execute(sa.delete(table).where(table.c.name == name, table.c.valid_from == valid_from))
@@ -78,7 +78,7 @@ class BillingTables:
                     connection.execute(sa.insert(items), parts)
 
     def drafts(self, which: InvoiceFilter) -> list[InvoiceRecord]:
-        """Return drafts by month and tenant, with their lines."""
+        """Return the drafts that a filter permits, with their lines, ordered by month and tenant."""
         table = tables.invoice_drafts
         query = _filtered(sa.select(table), table, which).order_by(table.c.month.desc(), table.c.tenant)
         with self._database.reading() as connection:
@@ -184,6 +184,8 @@ class BillingTables:
 
         Args:
             make: makes the credit note from all invoices of the tenant. It may raise CalabashError.
+            series: series of its number, as for ``issue``.
+            by: name of the user who issues it.
         """
         with self._database.transaction() as connection:
             self._serialise(connection)
@@ -198,7 +200,7 @@ class BillingTables:
             return _invoices_of(connection, tenant)
 
     def invoices(self, which: InvoiceFilter) -> list[InvoiceRecord]:
-        """Return issued invoices by number, without their lines."""
+        """Return the issued invoices that a filter permits, without their lines, ordered by number."""
         table = tables.invoices
         query = _filtered(_select_invoices(), table, which).order_by(table.c.number).limit(which.limit)
         if which.after:

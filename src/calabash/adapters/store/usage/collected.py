@@ -45,7 +45,7 @@ class CollectedUsage:
         self._database = database
 
     def last(self, node: str, epoch: str) -> int:
-        """Return the number up to which the source's records are stored; 0 for a new source."""
+        """Return the number of the last stored record of a source (``node``, ``epoch``); 0 for a new source."""
         table = tables.usage_sources
         query = sa.select(table.c.last).where(table.c.node == node, table.c.epoch == epoch)
         with self._database.transaction() as connection:
