@@ -15,7 +15,7 @@ from calabash.adapters.gpu.protocol import DeviceEvent, GpuDriver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastFault:
-    """Recorded fault of a card with its time, in seconds of this machine's clock."""
+    """Recorded fault of a card with its time, in seconds since 1970 by the clock of this machine."""
 
     event: DeviceEvent
     at_s: float

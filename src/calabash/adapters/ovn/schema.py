@@ -120,7 +120,7 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """Row that the same transaction inserts."""
+    """Reference to a row that the same transaction inserts; ``name`` is the row's ``uuid-name`` in the transaction."""
 
     name: str
 

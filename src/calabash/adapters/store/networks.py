@@ -37,7 +37,7 @@ class StoredNetworkObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCertificate:
-    """Certificate of a load balancer, named ``VPC/NAME``; ``certificate`` is the chain, and both fields are PEM."""
+    """Certificate of a load balancer, named ``VPC/NAME``: chain and private key, both as PEM text."""
 
     name: str
     certificate: str

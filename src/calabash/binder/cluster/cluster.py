@@ -71,7 +71,7 @@ class BundleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartBundle:
-    """Start each part on its slices when all allocations in ``after`` have ended; ``because`` gives the reason."""
+    """Decision to start a bundle on a node once all allocations in ``after`` have ended. ``placements`` are by part."""
 
     id: AllocationId
     node: NodeName
@@ -82,7 +82,7 @@ class StartBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveBundle:
-    """Stop the allocation to free its devices for request ``by``; other devices are reserved for it. See ``moves``."""
+    """Decision to stop an allocation, whose devices request ``by`` gets, and to restart it elsewhere; see ``moves``."""
 
     id: AllocationId
     by: AllocationId
@@ -346,7 +346,7 @@ def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move
 
 
 def _adopted(kinds: DeviceKinds, request: BundleRequest, held: Sequence[str], profiles: AbstractSet[str]) -> Choice:
-    """Return the shape of a request that holds devices of the kinds ``held``, even if its constraints forbid them now."""
+    """Return the shape of a request that holds devices of the kinds ``held``, even if constraints forbid them now."""
     constraints = PlacementConstraints(tolerations=frozenset("*"))
     for choice in kinds.choices(request.bundle, constraints):
         models = choice.shape.models

@@ -45,7 +45,7 @@ CYCLE_EVERY_S = 1.0  # effects of time alone, such as the end of a minimum run t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start the request on these slices when all allocations in ``after`` have ended; ``because`` gives the reason."""
+    """Decision to start a request once all allocations in ``after`` have ended; ``because`` explains the placement."""
 
     id: AllocationId
     placement: Placement
@@ -55,7 +55,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop the allocation; its request waits in its queue again.
+    """Decision to stop an allocation, whose request then waits in its queue again.
 
     Args:
         by: the request that needs its devices.
@@ -70,7 +70,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Report that the request has to wait, with the reason."""
+    """Decision that a request has to wait, with the reason."""
 
     id: AllocationId
     reason: Reason
