@@ -85,7 +85,7 @@ def _device(parts: NodeParts, device: Device, held: DeviceHeld) -> DeviceSnapsho
 
 
 def _tenants(record: AllocationRecord) -> tuple[Process, ...]:
-    """Return the tenant's program of an allocation in mode brokered if it is alive.
+    """Return the process of the tenant's program of an allocation in mode brokered, if it is alive.
 
     It is no member process: the members of such an allocation are workers. Empty for standing allocations and for
     other modes.

@@ -65,7 +65,7 @@ class DeviceAdministration:
         )
 
     def entry(self, device: Device) -> CardEntry:
-        """Return the stored health and settings of a card, with deadlines converted to the present calendar time."""
+        """Return the stored health and settings of a card, with deadlines converted to calendar time."""
         health = self._parts.inventory.health
         entry, ahead_s = health.entry(device.uuid), health.steady.ahead_s()
         evict_at_s, hold_s = entry.evict_at_s, entry.condition.hold_until_s

@@ -76,8 +76,8 @@ class Account:
         caught_ns: when the container was last found to report too little; 0 if never.
         ahead_ns: time that the container was charged and the driver has not measured yet.
         seen_at_ns: when the driver last measured use.
-        unconfirmed_ns: time of its time windows that the container left unused since it last used the device.
-        late_ns: time of its time windows that the container left unused in about the last ``LATE_NS``.
+        unconfirmed_ns: unused time in time windows of the container since it last used the device.
+        late_ns: unused time in time windows of the container in about the last ``LATE_NS``.
     """
 
     credit_ns: int = 0

@@ -98,7 +98,7 @@ class DeviceShare:
         return self._limits.charges_text(self._index)
 
     def _kernel_ns(self, latest_ns: int) -> int:
-        """Return the length of the slice's long kernels; ``latest_ns`` before the first reading.
+        """Return the length of the slice's long kernels; ``latest_ns`` if no reading has been stored yet.
 
         It is the smallest of the longest kernels in the last ``KERNEL_WINDOWS`` periods, because the kernels of other
         programs can only make a kernel appear longer.

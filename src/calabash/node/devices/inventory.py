@@ -215,7 +215,7 @@ class Inventory:
             self._cards[uuid].device = replace(self._cards[uuid].device, vf_profiles=profiles)
 
     def came_back(self, uuid: DeviceUuid) -> None:
-        """Note that a detached card is attached to its driver again; it gets allocations after it has passed a test."""
+        """Note that a detached card is attached to its driver again. It gets allocations after it passes a test."""
         self.health.returned(uuid)
         self.lent.back(uuid)
         self.health.save()

@@ -56,7 +56,7 @@ _REPLACE_XIDS = (54,)  # the power connector needs a person at the machine
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Base class of the tables of the file."""
+    """Base class of the tables of ``health.toml``."""
 
 
 class XidClasses(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):

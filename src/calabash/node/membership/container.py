@@ -97,7 +97,7 @@ class PodGroups:
         return self.all().get(digits)
 
     def all(self) -> dict[str, Path]:
-        """Return the groups of all pods, at most half a second old."""
+        """Return the control groups of all pods by the digits of their UIDs, as found at most half a second ago."""
         now_s = self._now_s()
         if now_s - self._walked_s >= _WALK_S:
             self._walked_s = now_s

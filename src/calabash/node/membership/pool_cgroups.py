@@ -41,7 +41,7 @@ class KernelMembership(GroupMembership):
         return self._base.directory
 
     def works(self) -> bool:
-        """Return True if this process can create groups below the base and move processes into them."""
+        """Return True if this process can create control groups below ``base``, and move processes into them."""
         try:
             self._base.create()
             return self._base.populated() or os.access(self._base.directory / "cgroup.procs", os.W_OK)

@@ -20,7 +20,10 @@ class _Asked:
 
 
 class Terminator:
-    """Signals to the programs of ending allocations, with the processes that got SIGTERM and the time of the first."""
+    """Sender of signals to the programs of ending allocations.
+
+    For each allocation it knows which processes got SIGTERM, and when the first of them did.
+    """
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership

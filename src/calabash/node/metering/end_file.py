@@ -93,7 +93,7 @@ def read_ends(home: Path, boot: str) -> dict[str, LastSeen]:
 
 
 def replace_ends(home: Path, boot: str, ends: Mapping[str, LastSeen]) -> None:
-    """Replace all files by one that contains ``ends``. The recorders of the old files then end. Raises OSError."""
+    """Replace the files of all end recorders by one with ``ends``. These recorders then end. Raises OSError."""
     old = _files(home)
     (home / DIRECTORY).mkdir(mode=0o700, exist_ok=True)  # created early: a killed pool adds no directory
     if ends:

@@ -194,7 +194,7 @@ class Meter:
 
 
 def estimate(low_ns: int, high_ns: int) -> tuple[int, int]:
-    """Return the offset up to which an allocation is metered that ended between two offsets, and the uncertainty.
+    """Return up to which offset an allocation is metered that ended between two offsets, and how uncertain its end is.
 
     The uncertainty is how much later than the returned offset the end may be, in nanoseconds; 0 if the end is known.
     """

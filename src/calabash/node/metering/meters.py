@@ -77,7 +77,7 @@ class Meters:
             self._first_poll_ns = self._clock.monotonic_ns()
 
     def ended(self) -> dict[str, LastSeen]:
-        """Return by slot name the bounds of the ends of allocations that this pool never saw alive.
+        """Return by slot name the earliest and the latest end of each allocation that this pool never saw alive.
 
         The next pool needs them if this one ends before it has written the ends.
         """

@@ -68,7 +68,7 @@ class RecordedEnds:
             log.error("the end recorder cannot be started", error=str(error))
 
     def take_over(self, kept: dict[str, LastSeen]) -> None:
-        """Replace the files of earlier pools' recorders by one of this pool, which ends these recorders.
+        """Replace the files of the recorders of earlier pools by one file of this pool. These recorders then end.
 
         Args:
             kept: ends that the next pool must know, by slot name; they are written to a new file.

@@ -42,7 +42,7 @@ class GpuTime:
 
 
 class UsageTotals:
-    """Counters of tenants and projects. Not thread-safe.
+    """Counters of the GPU time of tenants and projects. Not thread-safe.
 
     Args:
         since_s: calendar time from which usage counts; earlier usage was counted by an earlier pool.

@@ -86,11 +86,11 @@ class VgpuExecutor(ViewOnly):
         self._known = ContextCostFile(tools.home / CONTEXTS_FILE)
 
     def start(self) -> None:
-        """Measure the memory of an empty CUDA context for each device model, charged until the driver reports a value.
+        """Measure the memory of an empty CUDA context for each device model.
 
-        Healthy devices of each model are probed, at most ``TRIES``, until one gives the value. Otherwise the value of an
-        earlier pool is used. Values measured since the last boot with the same driver are not measured again, so that a pool
-        starts faster after a crash.
+        A context is charged this amount until the driver reports its size. Healthy devices of each model are probed, at
+        most ``TRIES``, until one gives the value. Otherwise the value of an earlier pool is used. Values measured since
+        the last boot with the same driver are not measured again, so that a pool starts faster after a crash.
         """
         reaper = self._reaper
         if reaper is None:

@@ -47,7 +47,10 @@ class ProgramKeeper:
         self._kill_at_s: float | None = None
 
     def run_program(self, descriptors: list[int]) -> dict[str, object]:
-        """Start the program and wait for its exit. Return the answer for the caller: ``code``, or reason, message and hint."""
+        """Start the program and wait for its exit. Return the answer for the caller.
+
+        The answer has the exit code (``code``), or the reason, message and hint of an error.
+        """
         go, goes = os.pipe()
         begun, begins = os.pipe()
         keeper = os.getpid()

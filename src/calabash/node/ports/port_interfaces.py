@@ -136,7 +136,7 @@ class PortInterfaces:
         return all(end.name in plugged and interfaces.present(end) for end in outer)
 
     def lose_switch(self) -> None:
-        """Close the switch. It is opened again when it is needed."""
+        """Close the connection to the switch, which is opened again when it is needed."""
         switch, self._switch = self._switch, None
         if switch is not None:
             switch.close()

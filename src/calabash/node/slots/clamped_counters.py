@@ -100,7 +100,7 @@ class LargestStep:
     def kernel_ns(self, said_ns: int, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
         """Add a reading; return the duration of the program's long kernels, in ns, as far as the counter confirms it.
 
-        ``said_ns`` is the duration on the usage page, ``value_ns`` the clamped counter, ``launch_count`` see ``read``.
+        ``said_ns`` is the duration on the usage page, ``value_ns`` the clamped counter. ``launch_count``: see ``read``.
         """
         kernel_ns = min(said_ns, self.read(value_ns, now_ns, launch_count) * 3 // 2)
         return max(kernel_ns, self._running_ns) if self._running_ns > CREDIT_NS else kernel_ns

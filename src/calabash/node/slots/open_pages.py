@@ -57,9 +57,9 @@ class SlotPages:
         return found
 
     def drop(self, allocation: AllocationId) -> None:
-        """Close the pages of a slot, except for readers that still use them.
+        """Drop the open pages of a slot; each is closed when its last reader has dropped it too.
 
-        Called after the slot was removed, so that it cannot be opened again.
+        Called after the slot was removed, so that the pages cannot be opened again.
         """
         with self._changing:
             self._pages.pop(allocation, None)

@@ -50,20 +50,20 @@ class ProcessReading:
 
     @property
     def estimate_bytes(self) -> int:
-        """Residual according to this reading; never more than the true one."""
+        """Residual memory in bytes according to this reading; never more than the true residual memory."""
         return max(0, self.driver_bytes - max(self.ledger_before_bytes, self.ledger_after_bytes))
 
 
 @dataclass(slots=True)
 class ProcessResidual:
-    """Published residual of one process on one device."""
+    """Published residual memory of one process on one device: held by the device, not counted by the usage page."""
 
     published_bytes: int = 0
     _last_bytes: int | None = None
     _noisy: deque[int] = field(default_factory=lambda: deque(maxlen=NOISY_READINGS))
 
     def update(self, reading: ProcessReading) -> int:
-        """Return the residual to publish after a reading."""
+        """Return the residual memory to publish after a reading, in bytes."""
         if reading.quiet:
             self._noisy.clear()
             candidate = reading.estimate_bytes
@@ -87,6 +87,9 @@ class Residual:
     _processes: dict[ProcessKey, ProcessResidual] = field(default_factory=dict)
 
     def update(self, readings: Mapping[ProcessKey, ProcessReading]) -> int:
-        """Return the residual to publish after a reading of all processes. Processes that are not included are dropped."""
+        """Return the residual memory to publish, in bytes, after a reading of all processes.
+
+        Processes that are not in ``readings`` are dropped.
+        """
         self._processes = {key: self._processes.get(key, ProcessResidual()) for key in readings}
         return sum(self._processes[key].update(reading) for key, reading in readings.items())

@@ -175,7 +175,7 @@ class LimitsPage:
         self._page.group = group
 
     def set_uuid(self, index: int, uuid: DeviceUuid) -> None:
-        """Set the UUID of a device that was created again. Raises CalabashError(BAD_FILE) if it does not fit."""
+        """Set the UUID of a device that was created again. Raises CalabashError(BAD_FILE) if the UUID is too long."""
         text = uuid.encode()
         if not 0 < len(text) < UUID_BYTES:
             raise CalabashError(f"device name {uuid!r} is {len(text)} bytes long", reason=Reason.BAD_FILE)
@@ -211,7 +211,7 @@ class LimitsPage:
         return self._map[start : start + 8] + self._map[seen : seen + 8]
 
     def set_residual(self, index: int, residual_bytes: int) -> None:
-        """Publish the residual of a device: memory that it holds for the allocation and the page does not count."""
+        """Publish the residual memory of a device: held for the allocation, and not counted by the usage page."""
         self._words.store(self._device(index) + _RESIDUAL_OFFSET, max(0, min(residual_bytes, BYTES_MAX)))
 
     def set_context_bytes(self, index: int, context_bytes: int) -> None:
@@ -326,7 +326,7 @@ class UsagePage:
         return int.from_bytes(self._read(_device_offset(index) + _DEMAND_OFFSET, 8), "little")
 
     def demand_place(self, index: int) -> tuple[int, int]:
-        """Return a descriptor, open as long as this page, and the offset of ``demand_ns``, for frequent reads."""
+        """Return the file descriptor of this page, and the offset of ``demand_ns`` in it, for readers of many pages."""
         return self._descriptor, _device_offset(index) + _DEMAND_OFFSET
 
     def charged_ns(self, index: int) -> int:

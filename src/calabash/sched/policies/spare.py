@@ -128,7 +128,7 @@ def usable(sizes: Sequence[int], most_milli: int) -> Ints:
 
 
 def _light(per_milli: list[tuple[float, int]], share: float) -> int:
-    """Return the CPU milli or host MiB per card that the requests with the least need per card have on average.
+    """Return the mean need per card, in CPU milli or host MiB, of the requests with the least need per card.
 
     Args:
         per_milli: for each shape its need per milli of device compute, and its weight.

@@ -179,7 +179,7 @@ def _knapsack(prices: dict[int, float]) -> Floats:
 
 
 def _lorenz(shapes: list[tuple[Shape, int]]) -> Floats:
-    """Return ``Tables.fed_share``: the part of the device demand that an amount of CPU per card can serve."""
+    """Return ``Tables.fed_share``: for each amount of CPU per card, the part of the device demand that it can serve."""
     cards = np.array([shape.gpu_total_milli * count / WHOLE_MILLI for shape, count in shapes])
     vcpu_per_card = np.array([shape.cpu_milli / shape.gpu_total_milli for shape, _ in shapes])
     order = np.argsort(vcpu_per_card, kind="stable")

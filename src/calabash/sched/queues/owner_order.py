@@ -74,7 +74,7 @@ class OwnerUse:
     def undo_start(self, queue: str, owner: str) -> None:
         """Undo the effect of the owner's last start on its rank, because the start failed.
 
-        The number of the start before it becomes the owner's last start again.
+        The rank then counts the start before the failed one as the owner's last start.
         """
         entry = self._owners[queue, owner]
         entry.last_start = entry.start_before

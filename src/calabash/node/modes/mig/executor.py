@@ -258,7 +258,7 @@ class MigExecutor(ViewOnly):
 
 
 def _warnings(slices: Sequence[Slice]) -> tuple[str, ...]:
-    """Return warnings for slices on several MIG devices, of which CUDA shows one, and for compute instances."""
+    """Return warnings if an allocation has several MIG devices, of which CUDA shows one, or has compute instances."""
     notes = (
         [f"a process sees one of its {len(slices)} MIG devices: start one process for each"] if len(slices) > 1 else []
     )

@@ -40,7 +40,10 @@ class Admission(Protocol):
     """The server of an MPS service, as the admission socket uses it; see ``Admissions``."""
 
     def admitted(self, allocation: AllocationId, pid: int) -> AbstractContextManager[bool]:
-        """Return the context in which the server gives a process the share of its allocation; False: it has none."""
+        """Return a context in which the server gives a process the share of its allocation.
+
+        The context yields False if the allocation has no share.
+        """
         ...
 
     def joined(self, allocation: AllocationId, pid: int, multiprocessors: int) -> None:

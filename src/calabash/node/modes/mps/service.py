@@ -87,7 +87,10 @@ class ServiceWatchdog:
             self._lock.release()
 
     def verify(self) -> list[str]:
-        """Set the wanted share again if the server gives another one. Return one line if it was changed from outside."""
+        """Set the wanted share again if the server gives another one.
+
+        Returns one line of text if another program has changed the share.
+        """
         daemon = self._daemon
         with self._lock:
             if daemon.shares.idle or not daemon.running or daemon.server is None or self._faulted_at:
@@ -125,7 +128,11 @@ class ServiceWatchdog:
         self._mend("" if first and not self._down else f"the MPS server of {self._name} runs again")
 
     def _mend(self, message: str) -> None:
-        """Restart the service in a thread, because a start takes seconds and other services must be polled meanwhile."""
+        """Restart the service in a thread, because a start takes seconds and other services must be polled meanwhile.
+
+        Args:
+            message: text of the event when programs are served again; "" for none.
+        """
         self._down = True
         self._retry_at = time.monotonic() + self._retry_s
         threading.Thread(

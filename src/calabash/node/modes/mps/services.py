@@ -59,7 +59,10 @@ class MpsDaemonFile:
         self._written: tuple[RunningDaemon, ...] | None = None
 
     def write(self, running: Callable[[], Iterable[RunningDaemon | None]]) -> None:
-        """Replace the content by the daemons that ``running`` returns, without None. The lock of the file is held then."""
+        """Replace the content by the daemons that ``running`` returns; None in its result is left out.
+
+        ``running`` is called with the lock of the file held.
+        """
         with self._lock:
             self._write(tuple(one for one in running() if one is not None))
 
@@ -159,7 +162,7 @@ class Services:
             self.write_records()
 
     def _end_unknown(self) -> None:
-        """Kill daemons without a service, which a pool that was killed may have started before it recorded them."""
+        """Kill daemons that belong to no service: a pool that was killed may have left them without recording them."""
         known = {service.served.directory for service in self.all()}
         try:
             directory = service_directory(self._tools.home, make=False)

@@ -53,7 +53,7 @@ class Served:
         return not self.place[1]
 
     def share_of(self, part: Slice) -> int:
-        """Convert the slice's percentage of the device to a percentage of the target, 1 to 100."""
+        """Convert the slice's percentage of the whole device to one of this device or MIG instance, 1 to 100."""
         return max(1, min(100, 100 * part.core_percent // self.percent_of_card))
 
 
