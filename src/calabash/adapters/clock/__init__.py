@@ -34,8 +34,8 @@ class SystemClock:
 class SteadyClock:
     """Calendar that is read once from another clock and advanced by that clock's monotonic time.
 
-    If the system's calendar is set, this clock does not follow. Differences between two times of this clock are
-    therefore always true durations. The clock differs from the system's until a new SteadyClock is created.
+    If the system's calendar is set, this clock does not follow. The difference of two times of this clock is
+    therefore always the true duration. The clock differs from the system's until a new SteadyClock is created.
 
     Args:
         clock: the other clock.
@@ -52,7 +52,7 @@ class SteadyClock:
         return start_s + (self._clock.monotonic_ns() - start_ns) / 1e9
 
     def ahead_s(self) -> float:
-        """Return by how many seconds the other clock's calendar was set forward since the start; negative if back."""
+        """Return how many seconds the other clock is ahead because it was set forward; negative if it was set back."""
         return self._clock.now_s() - self.now_s()
 
     def monotonic_ns(self) -> int:

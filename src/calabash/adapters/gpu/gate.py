@@ -26,7 +26,7 @@ class DriverGate:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold the lock shared; waits while it is held exclusively."""
+        """Context in which the caller holds the lock shared. Waits first while another thread holds it exclusively."""
         with self._moved:
             if self._shut:
                 self._moved.wait_for(lambda: not self._shut)
@@ -41,7 +41,7 @@ class DriverGate:
 
     @contextmanager
     def exclusive(self, within_s: float) -> Iterator[None]:
-        """Hold the lock exclusively.
+        """Context in which the caller holds the lock exclusively.
 
         Raises CalabashError: CONFLICT if another thread holds the lock exclusively; TIMEOUT if shared holders do not
         release the lock within ``within_s`` seconds. After TIMEOUT the lock can be held shared again.

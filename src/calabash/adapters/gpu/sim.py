@@ -112,7 +112,7 @@ class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimUnserved(msgspec.Struct, frozen=True, kw_only=True):
-    """Driver function that programs called and the simulation does not implement, or a kernel that it does not know."""
+    """Driver function or kernel that the simulation lacks; ``count`` is the number of times that programs used it."""
 
     name: str
     kind: Literal["function", "kernel"]

@@ -56,7 +56,7 @@ def make_immutable(path: Path) -> None:
 
 
 def access_of(path: str | Path) -> Access:
-    """Return mode and list of a file. Raises OSError."""
+    """Return mode and access control list of a file. Raises OSError."""
     mode = os.stat(path, follow_symlinks=False).st_mode & _MODE
     try:
         return Access(mode=mode, acl=os.getxattr(path, _XATTR, follow_symlinks=False))

@@ -155,7 +155,7 @@ class Northbound:
         return self._told_of_all(GATEWAYS)
 
     def resting(self) -> tuple[str, ...]:
-        """Return the gateway hosts that are out of service, in the order in which they are stored."""
+        """Return the gateway hosts that have the lowest priorities after a loss, in the stored order."""
         return self._told_of_all(RESTING)
 
     def _told_of_all(self, key: str) -> tuple[str, ...]:

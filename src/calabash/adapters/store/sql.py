@@ -95,8 +95,8 @@ class Store:
     def grant(self, record: AllocationRecord) -> None:
         """Insert a granted allocation; repeating the call changes nothing.
 
-        If an earlier allocation of the same name is released, it is renamed first. Allocations of containers have the
-        name of the container, which can be created again under this name.
+        A released allocation with the same name and an earlier time of grant is renamed first. There may be one because
+        allocations are named after their containers, and a container can be created again under the same name.
         """
         values = _allocation_values(record)
         with self._database.transaction() as connection:

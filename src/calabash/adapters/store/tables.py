@@ -83,7 +83,9 @@ USAGE_MEASURED = (
 
 
 def _invoiced(from_us: str, to_us: str) -> str:
-    """Return the SQL condition that an invoice covers usage record ``OLD``, and that retention is not removing records.
+    """Return the SQL condition under which a change of usage record ``OLD`` is refused.
+
+    It is refused if an invoice covers the record, except in a transaction of retention.
 
     Args:
         from_us, to_us: SQL expressions of the invoice's period, in microseconds since 1970.

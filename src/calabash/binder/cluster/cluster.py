@@ -55,7 +55,7 @@ class BundleRequest:
         submitted_at_s: submission time, from which its age counts.
         owner: the scheduler alternates between owners of a queue; all members of a gang have the same owner and tenant.
         evictable: True if the bundle may be evicted in favor of other requests.
-        guarded: True if it may not be evicted within the guaranteed amount of its queue; see ``sched.Request``.
+        guarded: True to forbid eviction while it is within the guaranteed amount of its queue; see ``sched.Request``.
         movable: True if it may be stopped and started again on other devices; see ``moves.set_movable``.
     """
 
@@ -251,7 +251,7 @@ class ClusterScheduler:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _remove_placement(self, allocation: AllocationId) -> None:
-        """Release the devices of a request that waits again. If ``as_it_lies`` is set, it also gets a new shape."""
+        """Release the devices of a request, which waits again. A shape that only describes them is replaced."""
         self.held_slices.remove(allocation)
         known = self.known[allocation]
         if known.as_it_lies:

@@ -273,7 +273,7 @@ class LocalScheduler:
         return Placement(node=self.node, mode=modes[0].name, slices=tuple(slices))
 
     def _because(self, name: AllocationId, placement: Placement) -> str:
-        """Return a text about the devices of a placement and their choice; ``name`` is the allocation."""
+        """Return a text about the devices of a placement and their choice. The placement must not be stored yet."""
         wanted = self._requests[name]
         views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
         return _reason(wanted, placement, views, self.scheduler.placer.engine.preference)

@@ -195,7 +195,7 @@ _library = _Library()
 
 
 def _with_nvml(call: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that makes the call while NVML cannot be shut down."""
+    """Return a function that makes the call and prevents that NVML is shut down meanwhile."""
 
     def ask() -> T:
         with _library.gate.shared():

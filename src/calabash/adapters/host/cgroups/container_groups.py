@@ -29,7 +29,7 @@ _KILL_ROUNDS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerHierarchy:
-    """Mounted hierarchy in which the kubelet makes groups; ``controller`` is "" for version 2."""
+    """Mounted hierarchy of control groups in which the kubelet makes groups; ``controller`` is "" for version 2."""
 
     directory: Path
     controller: str

@@ -75,7 +75,7 @@ def majors_of(names: Collection[str], text: str | None = None) -> dict[str, int]
 
 
 def deny_devices(hierarchy: DeviceHierarchy, group: Path, denied: Mapping[int, Collection[int]]) -> None:
-    """Prevent the processes of a group and of its nested groups from opening character devices.
+    """Prevent the processes of a group and of its nested groups from opening some character devices.
 
     There is no way to permit a denied device again.
 

@@ -25,7 +25,7 @@ _NESTED_MAX = 10_000  # nested groups of a group that are examined; a tenant wit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupHierarchy:
-    """Mounted hierarchy: its directory, and the name of its top group in /proc/<pid>/cgroup."""
+    """Mounted hierarchy of control groups: its directory, and the name of its top group in /proc/<pid>/cgroup."""
 
     directory: Path
     top: str

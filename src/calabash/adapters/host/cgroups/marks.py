@@ -58,7 +58,7 @@ def is_marked(process: Process) -> bool:
 def _lower_as_its_user(process: Process) -> None:
     """Lower the limit of a process by means of a program that runs with its user and group.
 
-    Without the capability, a process may change the limits only of processes with the same user and group.
+    Without CAP_SYS_RESOURCE, a process may change the limits only of processes with the same user and group.
     """
     command = ["prlimit", f"--pid={process.pid}", f"--locks={_MARK}:{_MARK}"]
     # If the user stops or ends this program, the process does not become a member.

@@ -194,7 +194,8 @@ class DeviceRequest(KubeStruct, frozen=True):
 class DeviceConstraint(KubeStruct, frozen=True):
     """Constraint on the devices of some requests, or of all requests if ``requests`` is empty.
 
-    All devices must have the same value of ``match_attribute``, or all different values of ``distinct_attribute``.
+    The devices must all have the same value of ``match_attribute``, or each a different value of
+    ``distinct_attribute``.
     """
 
     requests: tuple[str, ...] = ()
@@ -210,7 +211,7 @@ class OpaqueConfig(KubeStruct, frozen=True):
 
 
 class DeviceConfig(KubeStruct, frozen=True):
-    """Configuration for the drivers that serve ``requests``; for all requests of the claim if it is empty."""
+    """Configuration for the drivers that serve ``requests``, or all requests of the claim if ``requests`` is empty."""
 
     requests: tuple[str, ...] = ()
     opaque: OpaqueConfig | None = None

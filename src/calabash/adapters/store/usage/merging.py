@@ -104,7 +104,7 @@ def _groups(database: Database, from_s: float, to_s: float) -> sa.Select[Any]:
     """Return the query for the largest groups of records of one account in one quarter of an hour.
 
     Args:
-        from_s, to_s: time in which the records end; both are at the begin of a quarter.
+        from_s, to_s: only records that end between these two times are grouped; each is the begin of a quarter.
     """
     usage = tables.usage
     quarter = _quarter(database).label("quarter")
@@ -147,7 +147,7 @@ def _replace(connection: sa.Connection, rows: Sequence[Mapping[str, Any]], group
 
 
 def _mark(connection: sa.Connection) -> tuple[float, float]:
-    """Return the stored progress of ``flatten``: when the current pass began, and up to which record end it has come.
+    """Return the stored progress of ``flatten``: when the current pass began, and the end of the records reached last.
 
     Both are in seconds since 1970. Before the first pass they are minus infinity and 0.
     """

@@ -54,7 +54,7 @@ class UsageReader:
                 yield rows
 
     def reached(self, since_s: float) -> dict[tuple[str, str], float]:
-        """Return the latest end of usage records by allocation and device, of records that end after ``since_s``."""
+        """Return the latest end of the usage records of each allocation and device that end after ``since_s``."""
         with self._database.reading() as connection:
             return _reached(connection, since_s)
 
