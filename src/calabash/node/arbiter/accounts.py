@@ -135,8 +135,8 @@ def settle(
     Args:
         share: the part of the device's time, 0..1, that each container is entitled to.
         among: the containers that took part in rounds in that time; the others are owed nothing.
-        unused_ns: the time in its own time windows for which the device had no work. The container pays for it.
-        overcharged_ns: the part of a container's charges in that time that is impossible. It is refunded.
+        unused_ns: for each container the time in its time windows in which the device had no work; it pays for this.
+        overcharged_ns: for each container the part of its charges that is impossible, which is refunded.
     """
     is_witnessed = any(account.is_strict(now_ns) for account in before.values())
     is_full = sum(share[name] for name in among) > 1 - IDLE_RATIO

@@ -50,7 +50,7 @@ class Pace:
 
     @property
     def cost(self) -> float:
-        """Device time for each nanosecond that the allocation runs."""
+        """Device time, in ns, that the allocation uses for each nanosecond in which its processes run."""
         if self.freed_ns < FREE_NS_MIN:
             return 1.0
         return max(COST_MIN, min(COST_MAX, self.seen_ns / self.freed_ns))

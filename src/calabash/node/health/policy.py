@@ -109,13 +109,13 @@ class ThrottleRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class LinkRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Rules for NVLinks. ``down`` is the class of the fault that a link which was up is down."""
+    """Rules for NVLinks. ``down`` is the class of the fault that occurs when a link goes down."""
 
     down: FaultClass = FaultClass.SUSPECT
 
 
 class MpsRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Rules for NVIDIA's multi-process service. Its faults affect the service, which recovers by itself, not the card.
+    """Rules for NVIDIA's multi-process service, whose faults do not affect the card. The service recovers by itself.
 
     ``client_fault`` is the class of a fatal fault of one program, which affects all other clients. ``daemon_died`` is
     the class of an unexpected end of the daemon or its server.
@@ -144,7 +144,7 @@ _DAMPING = Flapping()
 
 
 class FlappingRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Limits of flapping in the file; see ``conditions.Flapping``."""
+    """Limits of flapping in ``health.toml``; see ``conditions.Flapping``."""
 
     window_s: Interval = _DAMPING.window_s
     most: Annotated[int, Meta(ge=2, le=100)] = _DAMPING.most

@@ -33,7 +33,7 @@ class Membership(Protocol):
 
     @property
     def form(self) -> str:
-        """``kernel`` or ``lease``."""
+        """Form of membership, as the status of the pool shows it: ``kernel`` or ``lease``."""
         ...
 
     def prepare(self, allocation: AllocationId) -> None:

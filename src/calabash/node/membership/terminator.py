@@ -32,7 +32,7 @@ class Terminator:
     def end(self, allocations: Iterable[AllocationId], now_ns: int) -> None:
         """Take one step for all ending allocations: SIGTERM to processes that had none, or SIGKILL after TERM_GRACE_NS.
 
-        The state of allocations that are not given is dropped.
+        The state of allocations that are not in ``allocations`` is dropped.
         """
         wanted = set(allocations)
         for gone in self._asked.keys() - wanted:

@@ -33,7 +33,7 @@ class GpuTime:
         )
 
     def at_least(self, other: GpuTime) -> GpuTime:
-        """Return the larger of the two for each of the three values."""
+        """Return for each of the three times the larger one of these and of ``other``."""
         return GpuTime(
             allocated_s=max(self.allocated_s, other.allocated_s),
             used_s=max(self.used_s, other.used_s),

@@ -120,7 +120,7 @@ def _reports_nothing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerUsers:
-    """Range of user IDs for workers, from ``first`` to ``last``, of which no other process may run."""
+    """Range of user IDs for workers, from ``first`` to ``last``. No other process may run as one of these users."""
 
     first: int
     last: int
@@ -267,7 +267,10 @@ class HostingExecutor(Protocol):
         ...
 
     def needs(self, allocation: AllocationId) -> bool:
-        """Return True if the pool's processes in a slot are still needed, or are unknown to the executor."""
+        """Return True if the processes of the pool in the slot of an allocation are still needed.
+
+        True also if the executor does not know the allocation.
+        """
         ...
 
 

@@ -74,7 +74,10 @@ class HostNetwork:
         self._places = places
 
     def require(self, request: GpuRequest) -> None:
-        """Check that the request's ports can be attached. Raises NOT_PERMITTED if not root, NOT_FOUND for an unknown port."""
+        """Check that the request's ports can be attached.
+
+        Raises NOT_PERMITTED if the pool does not run as root, NOT_FOUND for an unknown port.
+        """
         if request.ports and os.geteuid() != 0:
             raise CalabashError(
                 f"port {request.ports[0]} cannot be attached: this pool does not run as root",

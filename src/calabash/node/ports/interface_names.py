@@ -42,7 +42,7 @@ class HostNames:
         return f"{self.pool}/{self.slots.name_of(allocation)}"
 
     def outer(self, allocation: AllocationId, port: str) -> str:
-        """Return the name of the interface that is plugged into the switch; the kernel permits at most 15 characters."""
+        """Return the name of the interface that is plugged into the switch, of at most 15 characters."""
         digest = hashlib.sha256(f"{self.owner(allocation)}/{port}".encode()).hexdigest()
         return f"cb{digest[:12]}"
 

@@ -25,7 +25,7 @@ HOST_FILE = "network-host.toml"
 
 
 class HostPlace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Content of the file: the host's name in the network, and its switch."""
+    """Content of ``network-host.toml``: the host's name in the network, and the host's switch."""
 
     switch: Annotated[str, Meta(max_length=512, pattern=r"^unix:/[^\x00]*\Z")]
     name: Annotated[str, Meta(max_length=64)] = ""
@@ -33,7 +33,7 @@ class HostPlace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 
 
 def read_host_place(home: Path) -> HostPlace | None:
-    """Return the content of the file; None if there is no file. Raises BAD_FILE."""
+    """Return the content of ``network-host.toml`` in the pool's home; None if there is no file. Raises BAD_FILE."""
     path = home / HOST_FILE
     try:
         return msgspec.toml.decode(path.read_bytes(), type=HostPlace)
@@ -46,13 +46,13 @@ def read_host_place(home: Path) -> HostPlace | None:
 
 
 def write_host_place(home: Path, place: HostPlace) -> None:
-    """Write the file durably; fields without a value are left out. Raises OSError."""
+    """Write ``network-host.toml`` durably; fields without a value are left out. Raises OSError."""
     lines = [f"{name} = {_quoted(value)}\n" for name, value in msgspec.to_builtins(place).items() if value]
     write_durably(home / HOST_FILE, "".join(lines).encode())
 
 
 def host_switch(home: Path) -> OwnedPorts | None:
-    """Open the switch that the file names; None if there is no file. Raises CalabashError."""
+    """Open the switch that ``network-host.toml`` names; None if there is no such file. Raises CalabashError."""
     host = read_host_place(home)
     if host is None:
         return None

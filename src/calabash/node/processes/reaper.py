@@ -72,7 +72,7 @@ class Examination:
         """Store the result of an examination.
 
         Args:
-            seen: the memory mark, and the entries before and after the driver was called.
+            seen: the memory mark of the usage page, and its process entries before and after the driver was called.
             settled: the examination changed nothing, all processes are known, and none is just ending.
         """
         mark, before, after = seen
@@ -372,7 +372,7 @@ def _is_leaving(known: Mapping[ProcessKey, Process | None], entries: Entries, li
 
 
 def _members(slot: OpenSlot) -> dict[InnerPid, Process]:
-    """Return the known member processes of a slot by their pid in their own namespace."""
+    """Return the known member processes of a slot by their pids in their own PID namespace."""
     found = slot.members() if slot.members else holders([slot.lease])[slot.lease]
     return by_inner_pid(process.pid for process in found)
 

@@ -73,7 +73,7 @@ class PageWords:
         return found[0], found[1]
 
     def wake(self, word: int) -> None:
-        """Wake all processes that sleep on a word."""
+        """Wake all processes that sleep until the word at this address changes (futex)."""
         self._library.cb_page_wake(word)
 
 

@@ -170,7 +170,7 @@ class LimitsPage:
         return cls(directory / LIMITS_FILE)
 
     def set_group(self, group: int, name: str) -> None:
-        """Set the control group of the allocation, before a program uses the slot."""
+        """Set inode number and name of the control group of the allocation, before a program uses the slot."""
         self._page.name = name.encode()
         self._page.group = group
 
@@ -244,7 +244,7 @@ class LimitsPage:
             self.wake(index)
 
     def wake(self, index: int) -> None:
-        """Wake every process that sleeps on the word of a device."""
+        """Wake every process that sleeps until the gate of a device changes."""
         self._words.wake(self._device(index) + _WORD_OFFSET)
 
     def _device(self, index: int) -> int:

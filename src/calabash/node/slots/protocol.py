@@ -24,7 +24,7 @@ class Slots(Protocol):
 
     @property
     def form(self) -> str:
-        """``tmpfs`` or ``files``."""
+        """Form of the slots, as the status of the pool shows it: ``tmpfs`` or ``files``."""
         ...
 
     @property

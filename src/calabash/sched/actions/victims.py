@@ -333,7 +333,7 @@ class VictimRules:
         return self._marked.rows(queue)
 
     def _queue_marks(self, queue: str) -> Bools:
-        """Return the in-quota marks of all rows. Only those of the rows of one queue are up to date."""
+        """Return the in-quota marks of all rows, of which those of the rows of ``queue`` are up to date."""
         self._sync()
         return self._marked.marks((queue,))
 

@@ -58,7 +58,7 @@ class GangRegistry:
 
     @property
     def has_changed_much(self) -> bool:
-        """Return True if many gangs have changed since the last ``take_changed``, so that it should be called soon."""
+        """Return True if so many gangs have changed that ``take_changed`` should be called soon."""
         return self._changed is None or len(self._changed) > CHANGED_MAX // 16
 
     def take_changed(self) -> set[GangKey] | None:

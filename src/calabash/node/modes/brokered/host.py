@@ -168,7 +168,7 @@ class WorkerHost:
             send_signal(self.process, signal.SIGKILL)
 
     def reap(self) -> bool:
-        """Reap the process if it is a child of this one. Return False while it still runs."""
+        """Reap the worker host if it is a child of this process. Return False while it still runs."""
         return self._child is None or self._child.poll() is not None
 
     def close(self, *, keep_directory: bool = False) -> None:
