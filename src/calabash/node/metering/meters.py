@@ -111,7 +111,7 @@ class Meters:
     def preview(self, records: Iterable[AllocationRecord], measure: Measure) -> list[UsageRecord]:
         """Return usage that the store may not have: unwritten records, and open intervals as if they ended now.
 
-        An allocation that is not metered, because it is being created or has ended, has none.
+        There is no usage of an allocation that is not metered, because it is being created or has ended.
         """
         found: list[UsageRecord] = []
         for record in records:

@@ -221,7 +221,7 @@ class LimitsPage:
     def add_seen(self, index: int, seen_ns: int, *, unreported_ns: int) -> None:
         """Add GPU time that the driver saw, and the part of it that the usage page did not report.
 
-        They are written in this order, so that a concurrent reader charges nothing twice.
+        ``seen_ns`` is written first, so that a concurrent reader charges nothing twice.
         """
         self._words.add_seen(self._device(index), max(0, seen_ns), max(0, unreported_ns))
 
