@@ -215,7 +215,7 @@ class MigCard:
         self.learn()
 
     def _clear(self, profile: str, start: int, held: Parts) -> None:
-        """Destroy the idle instances that overlap a new one. Raises NO_CAPACITY if an overlapping instance must stay."""
+        """Destroy the idle instances that overlap a new one. Raises NO_CAPACITY if an overlapping one must stay."""
         geometry = self.device.mig
         assert geometry is not None
         standing = {(i.profile, i.start): i for i in self.layout.instances}
