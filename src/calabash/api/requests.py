@@ -301,7 +301,7 @@ def _isolation(word: str) -> Isolation:
 
 
 def body_bytes_max(path: str) -> int:
-    """Return the largest body of a request to a path, in bytes."""
+    """Return the greatest permitted size of the body of a request to a path, in bytes."""
     return LARGE_BODY_BYTES_MAX if path in _LARGE else BODY_BYTES_MAX
 
 

@@ -129,12 +129,12 @@ class Target:
 
 
 def create(target: Target, body: dict[str, Any]) -> None:
-    """Create the object, which must not exist, and print it."""
+    """Create an object and print it. Fails if the object exists."""
     _put(target, body | {"new": True})
 
 
 def change(target: Target, body: dict[str, Any], *, command: str) -> None:
-    """Change the settings of the object that ``body`` has, and print the object, which must exist.
+    """Change those settings of an existing object that ``body`` contains, and print the object.
 
     Raises BAD_REQUEST if ``body`` is empty.
     """

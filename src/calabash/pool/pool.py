@@ -118,7 +118,7 @@ class Pool:
         return True
 
     def give_back(self, waiting: WaitingRequest, *, why: str) -> None:
-        """End an allocation that was granted but that its client cannot use, for example because it has disconnected.
+        """End an allocation that its client cannot use, for example because the client has disconnected.
 
         Args:
             why: explanation for the journal.
@@ -164,7 +164,7 @@ class Pool:
     def release(self, allocation: AllocationId, *, caller: Caller, force: bool) -> str:
         """Release an allocation or withdraw a request; return its state, ``ending`` or ``released``.
 
-        Raises CONFLICT if other processes than the caller use it and ``force`` is false.
+        Raises CONFLICT if a process other than the caller uses the allocation and ``force`` is false.
         """
         who = caller.principal
         waiting = self.binder.find(allocation)

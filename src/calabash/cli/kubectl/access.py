@@ -102,7 +102,7 @@ def require(client: KubeClient, kind: Any) -> None:
 
 
 def pods_that_ask(client: KubeClient, namespace: str = "") -> Sequence[Pod]:
-    """Return the pods that request devices, of one namespace or, if it is empty, of all."""
+    """Return the pods that request devices; all namespaces if ``namespace`` is ""."""
     from calabash.adapters.kube.objects.core import POD  # noqa: PLC0415
 
     found: list[Pod] = []

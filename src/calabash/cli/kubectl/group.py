@@ -164,7 +164,7 @@ def why(*, pod: str, namespace: str, kubeconfig: str, context: str, fmt: str) ->
 
 
 def _explained(pod: Pod) -> list[str]:
-    """Return the explanations of the planner and of the node's agent."""
+    """Return the explanations of the planner and of the node's agent from a pod's status."""
     condition = waits_for(pod)
     lines = [condition.message] if condition is not None and condition.message else []
     gates = [gate.name for gate in pod.spec.scheduling_gates]
@@ -180,7 +180,10 @@ def _explained(pod: Pod) -> list[str]:
 
 
 def _asked_to_leave(client: KubeClient, pod: Pod) -> list[str]:
-    """Return the reasons of a pod's eviction while it ends; nothing if the user may not read its events."""
+    """Return the reasons that the planner gave for the eviction of a pod that is ending.
+
+    Returns [] for a pod that is not ending, and if the user may not read the pod's events.
+    """
     from calabash.adapters.kube.objects.core import EVENT  # noqa: PLC0415
 
     if not pod.metadata.deletion_timestamp:

@@ -30,7 +30,7 @@ def held_by_pod(nodes: Sequence[GpuNode]) -> dict[str, list[Held]]:
 
 
 def row(pod: Pod, held: Sequence[Held]) -> Row:
-    """Return a row of ``ps``."""
+    """Return the row of a pod for ``kubectl calabash ps``."""
     meta = pod.metadata
     condition = waits_for(pod)
     return {
@@ -119,7 +119,7 @@ def queue_of(pod: Pod, queues: Mapping[str, str]) -> str:
 
 
 def waiting_row(pod: Pod, queue: str) -> Row:
-    """Return a row of the waiting pods."""
+    """Return the row of a waiting pod for the table of waiting pods."""
     condition = waits_for(pod)
     request = request_of(pod)
     return {

@@ -18,7 +18,7 @@ Ports = Callable[[str], list[str]]  # all ports of a VPC by their whole names
 
 
 def words(values: tuple[str, ...]) -> list[str]:
-    """Return the words between commas of an option that may be repeated."""
+    """Return the words of an option that may be repeated and whose values are separated by commas."""
     return [word.strip() for value in values for word in value.split(",") if word.strip()]
 
 
@@ -86,9 +86,11 @@ def backends(vpc: str, texts: list[str], ports: Ports) -> list[dict[str, Any]]:
 
 
 def check(text: str, interval_s: float | None, failures: int | None) -> dict[str, Any]:
-    """Parse a health check: ``tcp``, ``http:/healthz`` or ``none``. Raises CalabashError if it is none of them.
+    """Parse a health check: ``tcp``, ``http:/healthz`` or ``none``. Raises CalabashError for another text.
 
-    The fields for the interval in seconds and the number of failures are left out if they are None.
+    Args:
+        interval_s: seconds between two checks; None: the field is left out.
+        failures: number of failed checks after which a backend gets no connections; None: the field is left out.
     """
     kind, _, path = text.partition(":")
     if kind not in {"tcp", "http", "none"} or (kind == "http") != bool(path):

@@ -128,7 +128,10 @@ def _log_of(directory: Path) -> BinaryIO:
 
 
 def _absolute(url: str) -> str:
-    """Return the URL of a database with a path relative to this directory made absolute; the daemon runs in another one."""
+    """Return the URL of a database with an absolute path instead of a relative one.
+
+    The daemon runs in another working directory than this command.
+    """
     from calabash.adapters.store import absolute_url  # noqa: PLC0415 - SQLAlchemy is slow to import
 
     return absolute_url(url)

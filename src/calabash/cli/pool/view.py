@@ -34,7 +34,7 @@ def amount(row: Any) -> str:
 
 
 def used(row: Any) -> str:
-    """Return the memory in use, summed over the devices of an allocation; ``-`` if it has none."""
+    """Return the memory in use, summed over the slices of an allocation; ``-`` for a waiting request."""
     slices = row.get("slices") or []
     if not slices:
         return "-"
@@ -42,7 +42,7 @@ def used(row: Any) -> str:
 
 
 def age(row: Any) -> str:
-    """Return the time since an allocation started, or since its request; up to its end if it has ended."""
+    """Return how long an allocation runs or has run; for a waiting request, how long it has waited."""
     started = row.get("started_at") or row.get("created_at")
     return format_duration(max(0.0, (row.get("ended_at") or time.time()) - started)) if started else "-"
 

@@ -22,7 +22,7 @@ _LIBVIRT = "libvirt:"
 
 
 def _machine_of(row: Row) -> str:
-    """Return the virtual machine of an allocation, which its command names."""
+    """Return the name of the virtual machine that has an allocation, from the command ``vm NAME`` of the allocation."""
     words = row["command"]
     return str(words[1]) if len(words) > 1 and words[0] == "vm" else dash(" ".join(words))
 

@@ -32,7 +32,7 @@ def directory() -> Path:
 
 
 def own_server() -> Any:
-    """Return a client for the server of this home, over its owner's socket."""
+    """Return a client for the server of this home, over the socket that only the server's owner can use."""
     from calabash.broker.client.connection import OwnerSocketClient  # noqa: PLC0415
     from calabash.broker.server.directory import SOCKET_FILE  # noqa: PLC0415
 

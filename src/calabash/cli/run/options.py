@@ -297,7 +297,7 @@ def request(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[
 
 
 def _shown(command: Sequence[str]) -> list[str]:
-    """Return the command line as the pool shows it: valid text of bounded length. The program gets its own words."""
+    """Return the command line that the pool shows: the words as valid text, cut to a bounded length."""
     shown: list[str] = []
     left = _SHOWN_CHARACTERS_MAX
     for word in command:

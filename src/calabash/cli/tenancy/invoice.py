@@ -243,7 +243,11 @@ def _listed(month: str, tenant: str) -> list[Any]:
 def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) -> list[str]:
     """Return the numbers of the invoices that the argument ``what`` names: a month, or the number of one invoice.
 
-    Of a month, ``meant`` selects invoices. Raises NOT_FOUND if it selects none.
+    Raises NOT_FOUND if a month has no invoice for which ``meant`` returns True.
+
+    Args:
+        tenant: tenant of the invoices; "" for all.
+        meant: returns True for the invoices of a month that are to be returned.
     """
     if re.fullmatch(r"\d{4}-\d{2}", what) is None:
         return [what]
@@ -259,7 +263,10 @@ def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) ->
 
 
 def _one(what: str, tenant: str) -> str:
-    """Return the number of the only matching invoice or draft. Raises CalabashError for none and for several."""
+    """Return the number of the invoice or draft that ``what`` names: its number, or a month with one invoice.
+
+    Raises CalabashError if the month has no invoice that is not void, or several.
+    """
     numbers = _numbers(what, tenant, lambda row: row["state"] != "void" and row["kind"] == "invoice")
     if len(numbers) > 1:
         raise CalabashError(

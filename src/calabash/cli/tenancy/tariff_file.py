@@ -84,7 +84,7 @@ def _line(root: yaml.Node | None, message: str) -> int:
 
 
 def _line_named(root: yaml.Node | None, message: str) -> int:
-    """Return the line of the longest scalar that occurs in the message; 0 if none does."""
+    """Return the line of the longest YAML scalar that occurs in an error message; 0 if no scalar does."""
     texts = [node for node in (_scalars(root) if root else ()) if len(node.value) > 1 and node.value in message]
     return _line_of(max(texts, key=lambda node: len(node.value))) if texts else 0
 

@@ -92,7 +92,10 @@ class OidcLogin:
         return self._order(claims), attempt.to
 
     async def logout_url(self, *, here: str) -> str:
-        """Return the provider's logout URL, which leads back to the console at origin ``here``; "" if it has none."""
+        """Return the provider's logout URL; "" if the provider has none.
+
+        After the logout, the provider redirects the browser to the console at origin ``here``.
+        """
         described = await self._provider.description()
         if not described.end_session_endpoint:
             return ""

@@ -70,7 +70,8 @@ def noted(issued: InvoiceRecord, invoices: Sequence[InvoiceRecord], *, amount: D
 def require_reversible(number: str, invoices: Sequence[InvoiceRecord]) -> None:
     """Raise CONFLICT if an invoice or a credit note may not be reversed.
 
-    An invoice may not be reversed while it has credit notes, and a credit note not while an invoice has used it.
+    An invoice may not be reversed while it has credit notes. A credit note may not be reversed while its amount is
+    deducted from an invoice.
     """
     notes = [note.number for note in _notes_for(number, invoices)]
     if notes:

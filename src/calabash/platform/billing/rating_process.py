@@ -154,7 +154,7 @@ def _raise_without_draft(order: RatingOrder, failed: Sequence[RatingFailure]) ->
 
 
 def _committed(store: Store, tariffs: Sequence[Tariff]) -> set[str]:
-    """Return the tenants to which a tariff with commitments applies; one that names no tenants applies to all."""
+    """Return the tenants to which a tariff with commitments applies; a tariff that names no tenants applies to all."""
     found = {tenant for tariff in tariffs if tariff.commitments for tenant in tariff.tenants}
     if any(tariff.commitments and not tariff.tenants for tariff in tariffs):
         found |= {tenant.name for tenant in store.tenancy.tenants()}
@@ -172,7 +172,7 @@ def month_invoice(
 ) -> tuple[Invoice, list[ItemLine]]:
     """Return the invoice of one tenant for a month, and the items of its itemised usage.
 
-    The month is that in the time zone of the tariff which is in force at the end of the month.
+    The month begins and ends in the time zone of the tariff that is in force at its end.
 
     Args:
         usage: usage records of the tenant.

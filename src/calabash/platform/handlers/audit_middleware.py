@@ -27,7 +27,7 @@ _CONCERNED = "calabash concerned"
 
 
 def audited(audit: AuditTrail, application: Application) -> Application:
-    """Wrap an application so that its changes and refusals are written to the audit log."""
+    """Wrap an application so that requests that change something or are refused are written to the audit log."""
 
     async def ask(scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

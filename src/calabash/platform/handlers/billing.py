@@ -54,7 +54,7 @@ def _visibility_of(request: Asked) -> _BillingVisibility:
 
 
 def _manager(request: Asked, what: str) -> str:
-    """Return the name of the requesting user. Raises NOT_PERMITTED unless it may manage bills."""
+    """Return the name of the requesting user. Raises NOT_PERMITTED unless the user may manage tariffs and invoices."""
     who = caller_of(request).principal
     operations_of(request).permission.require(who, Action.MANAGE_BILLS, what)
     return who.user

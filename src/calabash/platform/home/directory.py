@@ -77,7 +77,7 @@ def open_log(home: Path) -> BinaryIO:
 
 
 def require_own(home: Path) -> None:
-    """Raise NOT_PERMITTED if the home belongs to another user, or if its path is a symbolic link that does."""
+    """Raise NOT_PERMITTED if the home belongs to another user, or if its path is a symbolic link of another user."""
     for status in (home.lstat(), home.stat()):
         if status.st_uid != os.geteuid():
             raise CalabashError(

@@ -59,7 +59,7 @@ class Housekeeper:
         self._thread.join(timeout=5)
 
     def _waited(self, period_s: float) -> bool:
-        """Wait and call the check every CHECK_S seconds; return False if the thread is to end."""
+        """Call the check every CHECK_S seconds for ``period_s`` seconds; return False early if the thread is to end."""
         end_s = time.monotonic() + period_s
         while time.monotonic() < end_s:
             if self._stop.wait(CHECK_S):

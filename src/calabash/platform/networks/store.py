@@ -115,8 +115,7 @@ class NetworkStore:
     def owned(self, who: Principal, state: NetworkState, wanted: NetworkObject) -> NetworkObject:
         """Return the object; for a VPC, with its tenant filled in.
 
-        An existing VPC keeps its tenant if the request names none. A new VPC gets the requested tenant, or if none is named
-        that of the principal.
+        If the request names no tenant, an existing VPC keeps its tenant; a new VPC gets the tenant of the principal.
         """
         if not isinstance(wanted, Vpc):
             return wanted

@@ -101,7 +101,10 @@ def _granted(pool: PoolClient, order: JobOrder) -> dict[str, Any]:
 
 
 def _enter_directory(directory: str, account: LocalAccount) -> None:
-    """Change to the directory, or to the account's home if it is empty. Raises BAD_REQUEST if the account may not enter it."""
+    """Change to the directory, or to the account's home if ``directory`` is "".
+
+    Raises BAD_REQUEST if the account may not enter the directory.
+    """
     try:
         os.chdir(directory or account.home)
     except (OSError, ValueError) as error:

@@ -25,7 +25,7 @@ FACETS = {
 def listed(
     devices: Sequence[replies.DeviceView], slices: Mapping[str, Sequence[HeldSlice]], query: Mapping[str, str]
 ) -> Shown:
-    """Return the data of the list: devices that match the URL, each with its memory lane."""
+    """Return the data of the list: devices that match the filter in the URL, each with its memory lane."""
     found = sorted(matching(devices, query, FACETS), key=lambda d: d.index)
     part: ListPart = part_of(found, query, total=len(devices))
     return {
