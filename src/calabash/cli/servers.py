@@ -28,7 +28,7 @@ def account() -> RemoteAccount:
 def every(
     servers: Sequence[RemoteServerClient], ask: Callable[[RemoteServerClient], Any]
 ) -> list[tuple[RemoteServerClient, Any]]:
-    """Query servers concurrently and return those that answered with their replies; warn of the others.
+    """Query servers concurrently; return each server that answered with its reply, and print a warning for the others.
 
     Raises:
         CalabashError: the first error, if no server answers.
@@ -51,5 +51,5 @@ def every(
 
 
 def views(servers: Sequence[RemoteServerClient]) -> list[tuple[RemoteServerClient, Any]]:
-    """Return the servers with their devices."""
+    """Return the servers that answer, each with its description, which lists its devices."""
     return every(servers, lambda server: server.call(*lease_endpoints.SHOW_SERVER.to(), timeout_s=ASK_S))

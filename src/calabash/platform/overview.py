@@ -63,9 +63,9 @@ def _given(device: DeviceView) -> float:
 
 
 def _idle(held: AllocationView, memory_mib: dict[str, int]) -> list[float]:
-    """Return one number for each idle slice of an allocation: the fraction of its device that it holds, 0 to 1.
+    """Return for each idle slice of an allocation the fraction of the device that the slice has, 0 to 1.
 
-    The fraction is the larger one of memory and compute. ``memory_mib`` has the memory of each device by UUID.
+    It is the larger one of the fractions of memory and compute. ``memory_mib`` has the memory of each device by UUID.
     """
     found = []
     for part in held.slices:

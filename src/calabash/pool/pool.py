@@ -202,7 +202,10 @@ class Pool:
         )
 
     def close(self, *, force: bool) -> None:
-        """End all requests and allocations for the shutdown. Raises CONFLICT if something is allocated and not ``force``."""
+        """End all requests and allocations for the shutdown of the pool.
+
+        Raises CONFLICT if ``force`` is false and there is an allocation, or a server that listens on a port.
+        """
         running = self.agent.records()
         if running and not force:
             held = "1 allocation is" if len(running) == 1 else f"{len(running)} allocations are"

@@ -135,8 +135,8 @@ class SharingMode(Protocol):
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
         """Return the amounts that the scheduler subtracts from the device for a slice.
 
-        The amounts must not be too small: if they fit on a device by the scheduler's count, ``fits`` must accept the
-        request.
+        The amounts must not be too small: whenever the scheduler counts them as free on a device, ``fits`` must accept
+        the request.
 
         Args:
             part: the slice.

@@ -77,7 +77,7 @@ def in_users_words(error: CalabashError) -> CalabashError:
 
 
 def checked(name: str) -> str:
-    """Return the name if it is valid for a Kubernetes object or empty. Raises BAD_REQUEST if it is not."""
+    """Return the name if it is "" or a valid name of a Kubernetes object. Raises BAD_REQUEST otherwise."""
     if name and not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
         raise CalabashError(f"{name!r} is not a valid name of an object", hint="names consist of a-z, 0-9, - and .")
     return name
@@ -102,7 +102,7 @@ def require(client: KubeClient, kind: Any) -> None:
 
 
 def pods_that_ask(client: KubeClient, namespace: str = "") -> Sequence[Pod]:
-    """Return the pods that request devices; all namespaces if ``namespace`` is ""."""
+    """Return the pods that request devices, in one namespace, or in all if ``namespace`` is ""."""
     from calabash.adapters.kube.objects.core import POD  # noqa: PLC0415
 
     found: list[Pod] = []

@@ -136,7 +136,11 @@ def waiting_row(pod: Pod, queue: str) -> Row:
 
 
 def in_turn(waiting: Sequence[Pod], holds: Mapping[str, float]) -> list[Pod]:
-    """Sort waiting pods as a queue serves them: by priority, by what their namespace holds (``holds``), by age."""
+    """Sort waiting pods as a queue serves them: by priority, by what their namespace holds, by age.
+
+    Args:
+        holds: number of devices that the pods of each namespace hold.
+    """
     return sorted(
         waiting,
         key=lambda pod: (

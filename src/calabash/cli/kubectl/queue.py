@@ -237,7 +237,7 @@ def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
 
 
 def _read(client: KubeClient) -> tuple[list[KubeQueue], dict[str, QueueTally] | None]:
-    """Return all queues and their tallies by name; no tallies (None) if the user may not read all pods."""
+    """Return all queues, and the pods of each queue by name; None for the pods if the user may not read all pods."""
     from calabash.adapters.kube.objects.meta import ObjectMeta  # noqa: PLC0415
     from calabash.adapters.kube.objects.resources import QUEUE, KubeQueue  # noqa: PLC0415
     from calabash.model.request import DEFAULT_QUEUE  # noqa: PLC0415

@@ -72,7 +72,11 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """State of a cluster at one moment."""
+    """State of a cluster at one moment, as rows of tables.
+
+    Args:
+        remarks: lines about nodes that are not ready or are cordoned.
+    """
 
     devices: Sequence[Row]
     slices: Sequence[Row]

@@ -31,7 +31,7 @@ def top(interval: str, once: bool) -> None:
 
 
 def show(frame: Callable[[int], str], pause_s: float) -> None:
-    """Print ``frame(width)`` every ``pause_s`` seconds until Ctrl-C; only once if that is 0 or stdout is no terminal."""
+    """Print ``frame(width)`` every ``pause_s`` seconds until Ctrl-C; only once if that is 0 or stdout no terminal."""
     from rich.console import Console  # noqa: PLC0415 - only this command draws
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415

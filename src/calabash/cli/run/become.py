@@ -37,7 +37,7 @@ read_words = run_options.split
 
 
 def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoReturn:
-    """Replace this process by ``command`` on the requested slice. Raises CalabashError if there is none."""
+    """Replace this process by ``command`` on the requested slice. Raises CalabashError if no slice is granted."""
     body = run_options.request(given, command) | {"enter": True}
     pool = client()
     granted = _granted(pool, body, quiet=bool(given.get(run_options.QUIET)))
@@ -132,7 +132,7 @@ def become_with_worker(command: Sequence[str], granted: Mapping[str, str]) -> No
 
 
 def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process; if the program cannot be started, exit like a shell: 127 not found, 126 not allowed."""
+    """Replace this process by the command; if that fails, exit like a shell: 127 not found, 126 not allowed."""
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606 - running a program is the command's purpose
     except (FileNotFoundError, NotADirectoryError):

@@ -104,7 +104,7 @@ def write_keys(granted: Sequence[tuple[RemoteServerClient, Any]]) -> list[tuple[
 def _environment(keys: Sequence[Path]) -> dict[str, str]:
     """Return the environment that makes a program load the client library with the leases of these key files.
 
-    For several leases, the library is another one, which joins their sessions.
+    For several leases, another library is loaded, which joins the sessions of all leases.
     """
     libraries = shim_library().parent.parent / "remote"
     where = [f"file:{path}" for path in keys]

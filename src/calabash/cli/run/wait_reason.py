@@ -53,7 +53,7 @@ class WaitingLine:
                 return
 
     def away(self, error: CalabashError) -> None:
-        """Print that the pool is down and is waited for; the same reason only once."""
+        """Print that the pool is down and that this command waits for it; repeat it only for another reason."""
         if not self._quiet and self._away != error.reason:
             self._away = error.reason
             self.clear()

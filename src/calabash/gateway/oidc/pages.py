@@ -34,7 +34,7 @@ class AttemptBegun(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class AttemptBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Request after the return from the provider, with the query of that return."""
+    """Request of the page to which the provider has redirected the browser, with the query of that redirect."""
 
     ticket: Text
     query: Annotated[dict[Text, Text], Meta(max_length=20)]

@@ -15,7 +15,7 @@ SAID_MAX = 500
 
 
 class AnyJob(msgspec.Struct, kw_only=True, frozen=True):
-    """Job in the reply to a request that has started one."""
+    """Job in the reply to a request that has started a job."""
 
     id: str
 

@@ -242,7 +242,7 @@ class TenancyChanges:
         return self._tokens.issue(user=user, kind=TokenKind.SESSION)
 
     def _require_user(self, name: str) -> None:
-        """Raise NOT_FOUND if the pool has no user of that name and this machine no account."""
+        """Raise NOT_FOUND if neither the pool has a user of that name nor this machine an account."""
         if name not in self._tenancy.people().users and self._permission.account_of(name) < 0:
             raise missing("user", name)
 

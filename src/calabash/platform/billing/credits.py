@@ -15,7 +15,7 @@ from calabash.platform.billing.documents import invoice_of, record_of
 
 
 def open_credits(invoices: Sequence[InvoiceRecord], currency: str) -> list[OpenCredit]:
-    """Return the credit notes of a tenant that have an amount left, oldest first.
+    """Return the credit notes of a tenant in a currency that have an amount left, oldest first.
 
     Args:
         invoices: all invoices, credit notes and reversals that were issued to the tenant.
@@ -106,7 +106,7 @@ def _standing(invoices: Sequence[InvoiceRecord]) -> list[InvoiceRecord]:
 
 
 def _used(invoices: Sequence[InvoiceRecord]) -> dict[str, Decimal]:
-    """Return the amount of each credit note, by number, that was deducted from invoices without a reversal."""
+    """Return for each credit note, by number, the amount that was deducted from invoices that are not reversed."""
     used: dict[str, Decimal] = {}
     for invoice in _standing(invoices):
         for part in invoice.document.get("settled", ()):

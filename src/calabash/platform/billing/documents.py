@@ -64,7 +64,7 @@ def draft_number(tenant: str, month: str) -> str:
 
 
 def read_draft_number(text: str) -> tuple[str, str] | None:
-    """Return tenant and month of a draft's identifier; None if the text is not one."""
+    """Return tenant and month of a draft's identifier; None for another text."""
     month, rest = text[len(_DRAFT) : len(_DRAFT) + 7], text[len(_DRAFT) + 8 :]
     return (rest.replace("~", "/"), month) if text.startswith(_DRAFT) and rest else None
 

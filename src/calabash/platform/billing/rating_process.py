@@ -48,7 +48,7 @@ class RatingOrder(TaskOrder, kw_only=True, frozen=True):
         keep: True to store the drafts in the database, False to return the amounts only.
         counted_to_s: time up to which the database has all usage, in seconds since the epoch; 0: the time of the
             rating.
-        behind: for tenants whose usage in the database is complete up to an earlier time only, this time by tenant.
+        behind: the same time by tenant, for the tenants for which it is earlier.
     """
 
     month: str
@@ -68,7 +68,7 @@ class RatingFailure(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Rated(msgspec.Struct, kw_only=True, frozen=True):
-    """Rated month of one tenant; ``net`` is a decimal number."""
+    """Rated month of one tenant: the identifier of the draft, and the amount without tax as a decimal number."""
 
     tenant: str
     number: str
@@ -239,8 +239,8 @@ def month_usage(
     """Read all usage that may belong to the month in any time zone.
 
     Args:
-        items: numbers the item of each record, if given.
-        digests: gets each page of records, if given.
+        items: assigns the records to items of invoices; None: records are not itemised.
+        digests: computes the digests of the records; None: no digests are needed.
     """
     keys: dict[_Key, int] = {}
     blocks, numbers = [], []

@@ -66,8 +66,8 @@ class RunningUsage(Protocol):
         """Write the usage to the store. Raises CalabashError.
 
         Returns:
-            The time (seconds since the epoch) up to which usage is complete in the store, and, by tenant, earlier times
-            for tenants whose usage is complete only up to that time.
+            The time (seconds since the epoch) up to which usage is complete in the store, and the same time by tenant
+            for the tenants for which it is earlier.
         """
         ...
 

@@ -108,7 +108,7 @@ def served(operations: Operations, handlers: Sequence[HTTPRouteHandler], state: 
 
 
 def answer_when_cut_off(application: Application) -> Application:
-    """Wrap an application so that a request that is cancelled before its reply began gets status 503 and a failure."""
+    """Wrap an application so that a request that is cancelled before its reply began is answered with status 503."""
 
     async def ask(scope: Any, receive: Receive, send: Send) -> None:
         begun = scope["type"] != "http"

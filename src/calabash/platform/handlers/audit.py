@@ -15,7 +15,7 @@ from calabash.transport.web.routing import handles
 
 @handles(endpoints.LIST_AUDIT)
 async def list_audit(request: Asked) -> shapes.AuditList:
-    """Return a page of audit lines. Raises NOT_PERMITTED if the principal may not read those of the pool or any tenant."""
+    """Return a page of audit lines. Raises NOT_PERMITTED if the principal may read no audit lines."""
     who = caller_of(request).principal
     page = requests.decode_query(dict(request.query_params), shapes.AuditPage)
     tenants = None

@@ -89,7 +89,7 @@ def concerns(request: Asked, what: str, *, tenant: str = "") -> None:
 
 
 def _tenant(path: str, principal: Principal) -> str:
-    """Return the tenant of an audit line: the one that the path names, or the only one of the user."""
+    """Return the tenant of an audit line: the tenant that the path names, or the only tenant of the user."""
     if path.startswith(_TENANTS):
         return _plain(path.removeprefix(_TENANTS).partition("/")[0])
     mine = requestable_tenants(principal)

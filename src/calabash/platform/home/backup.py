@@ -94,7 +94,7 @@ def _restored_file(source: Path, path: Path) -> None:
 
 
 def _settled(path: Path) -> None:
-    """Merge the -wal and -shm files that a killed pool has left into its database; skip a database that cannot be read."""
+    """Merge the -wal and -shm files of a killed pool into the database; do nothing if the database cannot be read."""
     if path.exists():
         database = Database(f"{SQLITE}:///{path}")
         with contextlib.suppress(CalabashError):

@@ -91,7 +91,7 @@ class NetworkStore:
             who: the requesting principal.
             kind: kind of the object.
             name: name of the object.
-            cascade: True to remove the objects in it as well; False to refuse if it has any.
+            cascade: True to remove also the objects that it contains; False to refuse if it contains any.
         """
         gone: list[StoredNetworkObject] = []
 
@@ -233,7 +233,7 @@ class NetworkStore:
 
     @contextmanager
     def notifying(self, notify: Callable[[], None]) -> Iterator[None]:
-        """Call ``notify`` after each change while the context lasts; it is called by any thread and must not block."""
+        """Call ``notify`` after each change while the context lasts. Any thread may call it, and it must not block."""
         mark = object()
         with self._lock:
             self._waiting[mark] = notify

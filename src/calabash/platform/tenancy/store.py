@@ -40,9 +40,9 @@ class TenancyStore:
     """Tenants, projects, users and memberships of one pool. Safe for threads.
 
     An invalid change raises CalabashError and changes nothing. Tenants and projects have queues, which another object
-    manages. Before a change of them is written, ``prepare`` is called with the new directory, to change the queues. It
-    raises CalabashError if that is impossible. It returns a context manager, which restores the queues if the change
-    cannot be written.
+    manages. Before a change of tenants or projects is written, ``prepare`` is called with the directory after the
+    change, and changes the queues. If that is impossible, ``prepare`` raises CalabashError. Otherwise it returns a
+    context manager, which restores the queues if the change cannot be written.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ def shown_token(record: TokenRecord, now_s: float) -> shapes.TokenView:
 def quota(
     people: TenancyDirectory, who: Principal, queues: Iterable[QueueView], spent: Callable[[str], Money | None]
 ) -> list[shapes.QuotaView]:
-    """Return the quota of each visible tenant, followed by that of its projects.
+    """Return the quota of each visible tenant, followed by the quotas of the tenant's projects.
 
     Args:
         spent: returns the cost of a tenant's usage in this month; None if it is unknown.

@@ -176,7 +176,7 @@ class ServerPlaces:
         return self._network.lacks(view.entry.record)
 
     def close(self, who: Principal, port: str) -> PlaceEntry:
-        """Take a port from its server, which ends its connections; return its journal entry. Raises NOT_FOUND."""
+        """Take a port from its server and end the port's connections; return its journal entry. Raises NOT_FOUND."""
         self._require_operator(who, f"take port {port[:128]} from a server")
         entry = self._journal.entry_of(port)
         if entry is None:

@@ -40,7 +40,7 @@ def level(cell: OverviewCell) -> str:
 
 
 def device_map(cells: Sequence[OverviewCell]) -> DeviceMap:
-    """Return the map with the devices line by line, in their order."""
+    """Return the map of the devices, line by line in the order of ``cells``."""
     columns = min(COLUMNS, max(1, len(cells)))
     placed = [(i % columns * CELL, i // columns * CELL, level(c), c) for i, c in enumerate(cells)]
     paths: list[tuple[str, str]] = []

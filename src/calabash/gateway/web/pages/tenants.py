@@ -52,7 +52,10 @@ def quota_rows(quotas: Sequence[tenancy.QuotaView]) -> list[QuotaRow]:
 
 
 def spent_share(quota: tenancy.QuotaView) -> float:
-    """Return the spent share of this month's budget in percent; 0 if one is unknown or their currencies differ."""
+    """Return the spent share of this month's budget in percent.
+
+    Returns 0 if the budget or the spending is unknown, or if their currencies differ.
+    """
     if not quota.budget or not quota.spent:
         return 0.0
     budget, spent = parse_money(quota.budget), parse_money(quota.spent)

@@ -69,7 +69,7 @@ def queues_for(tenant: str, queues: Sequence[replies.QueueView]) -> list[str]:
 def single(
     allocation: replies.AllocationView, why: replies.WhyReply, queues: Sequence[replies.QueueView] = ()
 ) -> Shown:
-    """Return the data of one workload: its placement and reason, its use, and the queues to which it can move."""
+    """Return the data of one workload: its placement, explanation and use, and the queues to which it can move."""
     return {
         "allocation": allocation,
         "why": why,
