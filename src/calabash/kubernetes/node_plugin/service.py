@@ -190,7 +190,7 @@ class AgentService:
             membership,
             desk=desk,
             edits=self._edits(agent, host_driver),
-            closed=cordon.closed_reason,
+            cordon=cordon,
             full=lambda: usage.full() or room.full(),
             granted=self._news.set,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calabash.adapters.cdi import ContainerEdits
 from calabash.adapters.kube.objects.core import (
     Container,
     ContainerState,
@@ -98,3 +99,10 @@ class Agent:
         self.held.setdefault(record.id, record)
         self.instead_of[record.id] = frozenset(instead_of)
         return Grant(record=self.held[record.id], edits=Edits())
+
+
+class SlotEdits:
+    """CDI edits with the allocation of the grant as a variable."""
+
+    def for_grant(self, grant: Grant) -> ContainerEdits:
+        return ContainerEdits(env=(("SLOT", grant.record.id),))

@@ -7,10 +7,9 @@ can therefore be repeated. Errors appear word for word in the events of the pod.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from calabash.adapters.cdi import ContainerEdits
 from calabash.adapters.clock import Clock
@@ -28,11 +27,43 @@ from calabash.kubernetes.objects.plan import PlannedContainer
 from calabash.kubernetes.pod_request import read_request
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import DEFAULT_QUEUE, MIG_MODE, AllocationId, GpuRequest, ModeName
+from calabash.model.request import DEFAULT_QUEUE, MIG_MODE, GpuRequest, ModeName
 from calabash.node.agent import Grant, NodeAgent
 from calabash.node.membership.container import container_allocation
 from calabash.sharing.brokered import MODE as BROKERED
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
+
+
+class GrantEdits(Protocol):
+    """CDI edits for containers; see ``edits.NodeEdits``."""
+
+    def for_grant(self, grant: Grant) -> ContainerEdits:
+        """Return the edits for a container that uses the devices of a grant."""
+        ...
+
+
+class Sandboxes(Protocol):
+    """Sandboxes of the pods of a node; see ``ContainerMembership``."""
+
+    def sandbox_since_s(self, pod_uid: str) -> float:
+        """Return the time at which the current sandbox of a pod started, in seconds since the epoch."""
+        ...
+
+    def sandbox(self, pod_uid: str) -> Process | None:
+        """Return the sandbox process of a pod; None if it is not visible yet."""
+        ...
+
+
+class GrantRules(Protocol):
+    """Rules of the node for grants by device IDs."""
+
+    def require(self) -> None:
+        """Return if the node makes new grants. Raises CalabashError if it makes none."""
+        ...
+
+    def prepared(self) -> None:
+        """Called after the spec of a container was written."""
+        ...
 
 
 class Preparer:
@@ -43,16 +74,11 @@ class Preparer:
         owners: finds the containers that have given device IDs of the resource.
         clock: the clock.
         placing: chooses the slices of a container.
-        edits: returns the CDI edits of a grant.
+        edits: makes the CDI edits of a grant.
         specs: CDI spec files of containers.
-        since_s: returns the time at which the current sandbox of a pod started, by the pod's UID
-            (``ContainerMembership.sandbox_since_s``).
-        sandbox: returns the sandbox process of a pod, by the pod's UID; None if it is not visible yet.
-        refuse: called before a new grant; raises CalabashError while the node makes no new grants.
-        prepared: called after the spec of a container was written.
-        leaving: returns True if one of these allocations belongs to a terminating pod. A container for which there are
-            not enough free devices then waits for that pod to end.
-        pause: sleeps for a number of seconds.
+        sandboxes: the sandboxes of the node's pods.
+        rules: the rules of the node, checked before each new grant.
+        patience: retries a grant for which there are not enough free devices while a pod of the node is terminating.
     """
 
     def __init__(
@@ -62,14 +88,11 @@ class Preparer:
         clock: Clock,
         *,
         placing: Placing,
-        edits: Callable[[Grant], ContainerEdits],
+        edits: GrantEdits,
         specs: SlotSpecs,
-        since_s: Callable[[str], float] = lambda _uid: 0.0,
-        sandbox: Callable[[str], Process | None] = lambda _uid: None,
-        refuse: Callable[[], None] = lambda: None,
-        prepared: Callable[[], None] = lambda: None,
-        leaving: Callable[[Iterable[AllocationId]], bool] = lambda _held: False,
-        pause: Callable[[float], None] = time.sleep,
+        sandboxes: Sandboxes,
+        rules: GrantRules,
+        patience: Patience,
     ) -> None:
         self._agent = agent
         self._owners = owners
@@ -77,13 +100,9 @@ class Preparer:
         self._placing = placing
         self._edits = edits
         self._specs = specs
-        self._since_s = since_s
-        self._sandbox = sandbox
-        self._refuse = refuse
-        self._prepared = prepared
-        self._patience = Patience(
-            clock=clock, leaving=lambda: leaving(record.id for record in agent.records()), pause=pause
-        )
+        self._sandboxes = sandboxes
+        self._rules = rules
+        self._patience = patience
         self._lock = threading.Lock()
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
@@ -131,10 +150,10 @@ class Preparer:
         devices: dict[str, ContainerEdits] = {}
         with self._lock:  # containers of one pod may start one after the other with the same device IDs
             for pod, claimant in self._due(found):
-                edits = self._edits(self._grant(pod, claimant.container, len(device_ids)))
+                edits = self._edits.for_grant(self._grant(pod, claimant.container, len(device_ids)))
                 devices |= dict.fromkeys(claimant.names, edits)
             self._specs.write(device_ids, devices)
-        self._prepared()
+        self._rules.prepared()
 
     def _due(self, found: Sequence[tuple[Pod, Claimant]]) -> list[tuple[Pod, Claimant]]:
         """Return the containers that the kubelet may be about to create, out of those that have the same device IDs.
@@ -155,7 +174,7 @@ class Preparer:
 
     def _is_done(self, pod: Pod, container: str) -> bool:
         """Return True if the container is an init container that succeeded in the current sandbox of the pod."""
-        return container in init_names(pod) and done(pod, container, self._since_s(pod.metadata.uid))
+        return container in init_names(pod) and done(pod, container, self._sandboxes.sandbox_since_s(pod.metadata.uid))
 
     def _require_known(self, pod: Pod, claimant: Claimant) -> None:
         """Check that the container is the only one that may be starting now with its device IDs.
@@ -181,7 +200,7 @@ class Preparer:
         uid = pod.metadata.uid
         others = {container_allocation(uid, other) for other in never_together(pod, container)}
         if self._agent.record(container_allocation(uid, container)) is None:
-            self._refuse()
+            self._rules.require()
         planned = self._placing.slices_for(pod, container, tokens, others)
         placement, now_s = planned.placement(self._agent.node), self._clock.now_s()
         asker = self._asker(planned, uid)
@@ -206,7 +225,7 @@ class Preparer:
         """
         if planned.mode != BROKERED.name:
             return None
-        sandbox = self._sandbox(uid)
+        sandbox = self._sandboxes.sandbox(uid)
         if sandbox is None:
             raise CalabashError(
                 f"the sandbox of pod {uid} has no process yet, and the worker cannot be tied to it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -23,6 +24,33 @@ from calabash.model.request import AllocationId
 log = structlog.get_logger(__name__)
 
 
+class OfferedNode(Protocol):
+    """The node whose device IDs are offered."""
+
+    def entries(self) -> Iterable[CheckpointEntry]:
+        """Return the entries of the kubelet's checkpoint, with the device IDs in use."""
+        ...
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None:
+        """Return the record of an allocation; None if it is not granted."""
+        ...
+
+    def unhealthy_partitions(self) -> Parts:
+        """Return the unhealthy partitions of devices that are otherwise healthy."""
+        ...
+
+    def full(self) -> CalabashError | None:
+        """Return the error with which allocations are refused while usage cannot be recorded; None if it can."""
+        ...
+
+    def devices_apart(self) -> Collection[DeviceUuid]:
+        """Return the devices that are not offered by device IDs.
+
+        These are the devices that are allocated to claims, or all devices if the allocation API is ``claims``.
+        """
+        ...
+
+
 class GrantGate:
     """Decision whether the node grants new allocations, and the device IDs that follow from it.
 
@@ -30,31 +58,12 @@ class GrantGate:
 
     Args:
         foreign: detects device plug-ins of other systems.
-        checkpoint: returns the entries of the kubelet's checkpoint, with the device IDs in use.
-        record: returns the record of an allocation; None if it is not granted.
-        unhealthy_partitions: returns the unhealthy partitions of devices that are otherwise healthy.
-        full: returns the error with which allocations are refused while the journal or the usage outbox is full; None
-            if there is space.
-        apart: returns the devices that are not offered by device IDs: those that are allocated to claims, or all
-            devices if the allocation API is ``claims``.
+        node: the node whose device IDs are offered.
     """
 
-    def __init__(
-        self,
-        foreign: ForeignPlugins,
-        checkpoint: Callable[[], Iterable[CheckpointEntry]],
-        record: Callable[[AllocationId], AllocationRecord | None],
-        unhealthy_partitions: Callable[[], Parts] = dict,
-        full: Callable[[], CalabashError | None] = lambda: None,
-        *,
-        apart: Callable[[], Collection[DeviceUuid]] = frozenset,
-    ) -> None:
+    def __init__(self, foreign: ForeignPlugins, node: OfferedNode) -> None:
         self._foreign = foreign
-        self._checkpoint = checkpoint
-        self._record = record
-        self._unhealthy_partitions = unhealthy_partitions
-        self._full = full
-        self._apart = apart
+        self._node = node
         self._refusal: CalabashError | None = None
         self._reported = 0  # number of devices whose device IDs were all reported healthy
 
@@ -64,7 +73,7 @@ class GrantGate:
         Args:
             now_s: monotonic time in seconds.
         """
-        before, self._refusal = self._refusal, self._foreign.poll(now_s) or self._full()
+        before, self._refusal = self._refusal, self._foreign.poll(now_s) or self._node.full()
         if self._refusal is not None and before is None:
             log.error("new allocations are refused", error=self._refusal.message, hint=self._refusal.hint)
         elif self._refusal is None and before is not None:
@@ -81,7 +90,7 @@ class GrantGate:
 
         Device IDs in use have the health of their device, also while new allocations are refused.
         """
-        gives, parts, apart = self._refusal is None, self._unhealthy_partitions(), self._apart()
+        gives, parts, apart = self._refusal is None, self._node.unhealthy_partitions(), self._node.devices_apart()
         all_alike = gives and not parts and not apart and not any_out_of_service(devices)
         return token_health(devices, () if all_alike else self._held(parts), gives=gives, apart=apart)
 
@@ -90,8 +99,8 @@ class GrantGate:
         alike = (
             self._refusal is None
             and not any_out_of_service(devices)
-            and not self._unhealthy_partitions()
-            and not self._apart()
+            and not self._node.unhealthy_partitions()
+            and not self._node.devices_apart()
         )
         reported = len(devices) if alike else 0
         if not reported or reported != self._reported:
@@ -100,7 +109,7 @@ class GrantGate:
 
     def _held(self, parts: Parts) -> list[HeldTokens]:
         try:
-            return held_tokens(self._checkpoint(), self._record, parts)
+            return held_tokens(self._node.entries(), self._node.record, parts)
         except CalabashError as error:
             log.warning("cannot determine which device IDs are in use", error=error.message)
             return []

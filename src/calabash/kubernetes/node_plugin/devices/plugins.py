@@ -13,6 +13,7 @@ import structlog
 from calabash.adapters.clock import SystemClock
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.kubelet import Checkpoint, DevicePluginServer, PodResources
+from calabash.adapters.kubelet.protocol import CheckpointEntry
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.node_plugin.allocation_api import AllocationApiWatch
 from calabash.kubernetes.node_plugin.claims.driver import ClaimDriver
@@ -20,9 +21,11 @@ from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
 from calabash.kubernetes.node_plugin.containers.device_id_owners import Owners
 from calabash.kubernetes.node_plugin.containers.edits import NodeEdits
 from calabash.kubernetes.node_plugin.containers.prepare import Preparer
+from calabash.kubernetes.node_plugin.containers.retry import Patience
 from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan, Placing
 from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
-from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, held_tokens
+from calabash.kubernetes.node_plugin.devices.cordon import Cordon
+from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, Parts, held_tokens
 from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames
 from calabash.kubernetes.node_plugin.devices.offering import GrantGate
 from calabash.kubernetes.node_plugin.devices.other_plugins import ForeignPlugins
@@ -31,13 +34,79 @@ from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import GPUS
+from calabash.model.allocation import AllocationRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
 from calabash.node.agent import NodeAgent
 from calabash.node.membership.container import ContainerMembership, is_of_claim
 from calabash.node.snapshot import NodeSnapshot
 
 log = structlog.get_logger(__name__)
+
+
+class _OfferedNode:
+    """The node whose device IDs are offered; implements ``offering.OfferedNode``.
+
+    Args:
+        agent: grants and ends allocations on the node.
+        checkpoint: the kubelet's checkpoint.
+        api_watch: the allocation API of the node.
+        full: see ``Plugins``.
+    """
+
+    def __init__(
+        self,
+        agent: NodeAgent,
+        checkpoint: Checkpoint,
+        api_watch: AllocationApiWatch,
+        full: Callable[[], CalabashError | None],
+    ) -> None:
+        self._agent, self._checkpoint, self._api_watch = agent, checkpoint, api_watch
+        self._full = full
+
+    def entries(self) -> tuple[CheckpointEntry, ...]:
+        return self._checkpoint.read(GPUS)
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None:
+        return self._agent.record(allocation)
+
+    def unhealthy_partitions(self) -> Parts:
+        return self._agent.administration.unhealthy_partitions()
+
+    def full(self) -> CalabashError | None:
+        return self._full()
+
+    def devices_apart(self) -> frozenset[DeviceUuid]:
+        states, claims = self._agent.devices(), self._api_watch.claims
+        return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
+
+
+class DeviceIdRules:
+    """Rules of the node for grants by the device IDs of one resource; implements ``prepare.GrantRules``.
+
+    Args:
+        gate: decides whether the node makes new grants.
+        api_watch: the allocation API of the node.
+        prepared: called after the spec of a container was written.
+    """
+
+    def __init__(self, gate: GrantGate, api_watch: AllocationApiWatch, prepared: Callable[[], None]) -> None:
+        self._gate, self._api_watch, self._prepared = gate, api_watch, prepared
+
+    def require(self) -> None:
+        """Return if the node makes new grants by device IDs. Raises CalabashError if it makes none."""
+        self._gate.require()
+        if self._api_watch.claims:
+            raise CalabashError(
+                "the devices of this node are offered to claims, not by device plug-ins",
+                reason=Reason.CONFLICT,
+                hint="delete the pod, its controller creates it again; the node's label calabash.dev/door selects the"
+                " allocation API",
+            )
+
+    def prepared(self) -> None:
+        self._prepared()
 
 
 class Plugins:
@@ -51,8 +120,7 @@ class Plugins:
         membership: finds the sandboxes and cgroups of pods.
         desk: files and store of the node's claims.
         edits: makes the CDI edits of containers.
-        closed: returns the reason why the node publishes no devices to claims and gives no whole device under NVIDIA's
-            resource name; "" if it does both.
+        cordon: while the devices are cordoned, none is published to claims or given whole under NVIDIA's resource name.
         full: returns the error with which allocations are refused while usage cannot be recorded; None if it can.
         granted: called after a grant that the planner did not plan.
     """
@@ -67,7 +135,7 @@ class Plugins:
         *,
         desk: ClaimDesk,
         edits: NodeEdits,
-        closed: Callable[[], str],
+        cordon: Cordon,
         full: Callable[[], CalabashError | None],
         granted: Callable[[], None],
     ) -> None:
@@ -82,16 +150,12 @@ class Plugins:
         self._specs = SlotSpecs(
             settings.specs, lambda: [e for e in self._checkpoint.read(*served) if pods.may_start(e.pod_uid)]
         )
+        self._api_watch = AllocationApiWatch(client, settings.node, settings.allocation_api)
         self._foreign = ForeignPlugins(self._checkpoint.registered, self._resources.offered)
         self._gate = GrantGate(
             self._foreign,
-            lambda: self._checkpoint.read(GPUS),
-            agent.record,
-            agent.administration.unhealthy_partitions,
-            full,
-            apart=self._apart,
+            _OfferedNode(agent, self._checkpoint, self._api_watch, full),
         )
-        self._api_watch = AllocationApiWatch(client, settings.node, settings.allocation_api)
         self._claims = ClaimDriver(
             settings,
             client,
@@ -101,14 +165,14 @@ class Plugins:
             api_watch=self._api_watch,
             edits=edits,
             refuse=self._gate.require,
-            closed=closed,
+            closed=cordon.closed_reason,
         )
         by_plan = ByPlan(pods, agent.node)
         self._plugin = self._server(GPUS, by_plan)
         self._followed = False
         self._nvidia: NvidiaNames | None = None
         if settings.serve_nvidia_names:
-            cards = WholeCards(agent, pods, by_plan, closed=closed)
+            cards = WholeCards(agent, pods, by_plan, closed=cordon.closed_reason)
             self._nvidia = NvidiaNames(
                 lambda: self._server(GPU, cards, granted), lambda: self._held(GPU), lambda: len(cards.spare())
             )
@@ -176,42 +240,24 @@ class Plugins:
     def _server(
         self, resource: str, placing: Placing, prepared: Callable[[], None] = lambda: None
     ) -> DevicePluginServer:
+        clock = SystemClock()
         owners = Owners(
             lambda: self._checkpoint.read(resource), lambda: self._resources.list(resource), resource=resource
         )
         preparer = Preparer(
             self._agent,
             owners,
-            SystemClock(),
+            clock,
             placing=placing,
-            edits=self._edits.for_grant,
+            edits=self._edits,
             specs=self._specs,
-            since_s=self._membership.sandbox_since_s,
-            sandbox=self._membership.sandbox,
-            refuse=self._refuse,
-            prepared=prepared,
-            leaving=self._pods.any_leaves,
+            sandboxes=self._membership,
+            rules=DeviceIdRules(self._gate, self._api_watch, prepared),
+            patience=Patience(clock=clock, leaving=lambda: self._pods.any_leaves(r.id for r in self._agent.records())),
         )
         return DevicePluginServer(
             resource, preparer, directory=self._directory, on_error=lambda error: log.warning(str(error))
         )
-
-    def _refuse(self) -> None:
-        """Raise the CalabashError with which new allocations by device IDs are refused; return if they are granted."""
-        self._gate.require()
-        if self._api_watch.claims:
-            raise CalabashError(
-                "the devices of this node are offered to claims, not by device plug-ins",
-                reason=Reason.CONFLICT,
-                hint="delete the pod, its controller creates it again; the node's label calabash.dev/door selects the"
-                " allocation API",
-            )
-
-    def _apart(self) -> frozenset[DeviceUuid]:
-        """Return the devices that are not offered by device IDs."""
-        states = self._agent.devices()
-        claims = self._api_watch.claims
-        return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
 
     def _held(self, resource: str) -> list[HeldTokens]:
         """Return the device IDs of a resource that are held by pods which may still start containers.

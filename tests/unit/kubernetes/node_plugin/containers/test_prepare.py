@@ -11,9 +11,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 from msgspec import structs
-from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, Agent, planned, pod
+from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, Agent, SlotEdits, planned, pod
 
-from calabash.adapters.cdi import ContainerEdits
 from calabash.adapters.host.processes import Process
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Condition, Pod, PodStatus
@@ -21,7 +20,7 @@ from calabash.adapters.kubelet.protocol import CheckpointEntry, TokenOwner
 from calabash.kubernetes.node_plugin.containers.device_id_owners import Owners
 from calabash.kubernetes.node_plugin.containers.device_ids import device_name
 from calabash.kubernetes.node_plugin.containers.prepare import Preparer, request_of
-from calabash.kubernetes.node_plugin.containers.retry import LEAVING_S
+from calabash.kubernetes.node_plugin.containers.retry import LEAVING_S, Patience
 from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan
 from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
 from calabash.kubernetes.node_plugin.pods import NodePods
@@ -42,7 +41,7 @@ class Kubelet:
         self.owners: list[TokenOwner] = []
         self.unreadable = False
         self.since_s = 0.0
-        self.sandbox: Process | None = None
+        self.sandbox_process: Process | None = None
         self.refusal: CalabashError | None = None
         self.agent = Agent()
         self.clock = VirtualClock()
@@ -54,13 +53,15 @@ class Kubelet:
             Owners(self.checkpoint, lambda: self.owners),
             self.clock,
             placing=ByPlan(self.pods, NODE),
-            edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
+            edits=SlotEdits(),
             specs=SlotSpecs(specs, self.checkpoint),
-            since_s=lambda _uid: self.since_s,
-            sandbox=lambda _uid: self.sandbox,
-            refuse=self.refuse,
-            leaving=self.pods.any_leaves,
-            pause=self.pause,
+            sandboxes=self,
+            rules=self,
+            patience=Patience(
+                clock=self.clock,
+                leaving=lambda: self.pods.any_leaves(record.id for record in self.agent.records()),
+                pause=self.pause,
+            ),
         )
 
     def pause(self, seconds: float) -> None:
@@ -69,7 +70,16 @@ class Kubelet:
         if self.pauses == self.room_after:
             self.agent.full = False
 
-    def refuse(self) -> None:
+    def sandbox_since_s(self, pod_uid: str) -> float:
+        return self.since_s
+
+    def sandbox(self, pod_uid: str) -> Process | None:
+        return self.sandbox_process
+
+    def prepared(self) -> None:
+        pass
+
+    def require(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 
@@ -194,7 +204,7 @@ def test_what_runs_for_a_container_is_given_for_as_long_as_its_sandbox_and_not_b
     with pytest.raises(CalabashError, match="has no process yet"):
         kubelet.preparer.pre_start(("slot-0001",))
     assert kubelet.agent.held == {}
-    kubelet.sandbox = Process(pid=7, start_time=99)
+    kubelet.sandbox_process = Process(pid=7, start_time=99)
     kubelet.preparer.pre_start(("slot-0001",))
     (held,) = kubelet.agent.held.values()
     assert (held.client_pid, held.client_start_time, held.request.mode) == (7, 99, "brokered")

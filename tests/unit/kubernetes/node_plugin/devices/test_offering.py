@@ -45,12 +45,27 @@ class Kubelet:
     def __init__(self) -> None:
         self.registered: dict[str, tuple[str, ...]] = {GPUS: ("slot-0000",)}
         self.offered: dict[str, tuple[str, ...]] = {}
-        self.entries: list[CheckpointEntry] = []
+        self.checkpoint: list[CheckpointEntry] = []
         self.records: dict[AllocationId, AllocationRecord] = {}
         self.down = False
         self.parts: dict[AllocationId, frozenset[int]] = {}
         foreign = ForeignPlugins(lambda: self.registered, self.answer)
-        self.gate = GrantGate(foreign, lambda: self.entries, self.records.get, lambda: self.parts)
+        self.gate = GrantGate(foreign, self)
+
+    def entries(self) -> list[CheckpointEntry]:
+        return self.checkpoint
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None:
+        return self.records.get(allocation)
+
+    def unhealthy_partitions(self) -> dict[AllocationId, frozenset[int]]:
+        return self.parts
+
+    def full(self) -> None:
+        return None
+
+    def devices_apart(self) -> frozenset[DeviceUuid]:
+        return frozenset()
 
     def answer(self) -> dict[str, tuple[str, ...]]:
         if self.down:
@@ -59,7 +74,7 @@ class Kubelet:
 
     def run(self, uid: str, *tokens: str, devices: tuple[str, ...] = ()) -> None:
         """Give device IDs to a container of a pod; with ``devices`` it has started."""
-        self.entries.append(
+        self.checkpoint.append(
             CheckpointEntry(pod_uid=uid, container="main", resource=GPUS, device_ids=tokens, cdi_names=())
         )
         if devices:

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.node_plugin.cards_world import CARDS, TOKENS, Cards
-from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, planned, pod
+from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, SlotEdits, planned, pod
 
-from calabash.adapters.cdi import ContainerEdits
 from calabash.adapters.host.processes import Process
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Container, ContainerResources, Pod
@@ -23,6 +22,7 @@ from calabash.adapters.kubelet.protocol import CheckpointEntry, PluginDevice
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.node_plugin.containers.device_id_owners import Claimant, Owners
 from calabash.kubernetes.node_plugin.containers.prepare import Preparer
+from calabash.kubernetes.node_plugin.containers.retry import Patience
 from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan
 from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
 from calabash.kubernetes.node_plugin.devices.cordon import Cordon
@@ -49,21 +49,33 @@ class Node:
         self.pods = NodePods(lambda namespace, name: None, plan_wait_s=0.0)
         self.pods.synced = True
         self.closed = ""
-        self.prepared = 0
+        self.prepared_count = 0
+        clock = VirtualClock()
         by_plan = ByPlan(self.pods, NODE)
         self.cards = WholeCards(self.agent, self.pods, by_plan, closed=lambda: self.closed)
         self.preparer = Preparer(
             cast("Any", self.agent),
             Owners(lambda: self.entries, lambda: (), resource=GPU),
-            VirtualClock(),
+            clock,
             placing=self.cards,
-            edits=lambda grant: ContainerEdits(env=(("SLOT", grant.record.id),)),
+            edits=SlotEdits(),
             specs=SlotSpecs(specs, lambda: self.entries),
-            prepared=self.count,
+            sandboxes=self,
+            rules=self,
+            patience=Patience(clock=clock, leaving=lambda: False),
         )
 
-    def count(self) -> None:
-        self.prepared += 1
+    def sandbox_since_s(self, pod_uid: str) -> float:
+        return 0.0
+
+    def sandbox(self, pod_uid: str) -> Process | None:
+        return None
+
+    def require(self) -> None:
+        pass
+
+    def prepared(self) -> None:
+        self.prepared_count += 1
 
     def add(self, added: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=added))
@@ -107,7 +119,7 @@ def test_a_container_gets_a_whole_card_that_nobody_has(node: Node) -> None:
     assert card != "GPU-0"
     record = node.agent.held[container_allocation(UID, "main")]
     assert (record.placement.mode, record.request.memory_mib, record.request.tenant) == ("exclusive", None, "team")
-    assert node.prepared == 1, "the planner hears of it soon"
+    assert node.prepared_count == 1, "the planner hears of it soon"
 
 
 def test_several_cards_are_those_that_the_planner_would_choose(node: Node) -> None:
