@@ -1,16 +1,17 @@
 """Limit the open connections of a server, in total and per peer, and choose which one is closed to make room for a new one.
 
-Theory of operation. A server that any pod or local process can reach must not be filled by one of them. So there is a limit
-for all connections and one for each peer address. A new connection beyond a limit is accepted, and an open one is closed
-instead. At the limit of a peer, one of the peer's own connections is closed; at the limit of all connections, one of the peer
-that has most connections. The connection to close is chosen in this order: first those whose client is not authenticated, of
-these those whose credential was refused and then the idle ones, and of these the one that has been idle for longest. A
-connection whose request is being answered is never closed; if there are only such connections, the new one is refused. The
-bytes of request bodies in memory have a limit of their own, which is enforced in the same way.
+Theory of operation. A server that any pod or local process can reach must not be filled by one of them. So there is a
+limit for all connections and one for each peer address. A new connection beyond a limit is accepted, and an open one is
+closed instead. At the limit of a peer, one of the peer's own connections is closed; at the limit of all connections,
+one of the peer that has most connections. The connection to close is chosen in this order: first those whose client is
+not authenticated, of these those whose credential was refused and then the idle ones, and of these the one that has
+been idle for longest. A connection whose request is being answered is never closed; if there are only such connections,
+the new one is refused. The bytes of request bodies in memory have a limit of their own, which is enforced in the same
+way.
 
-A server may count a connection for the valid credential of its requests instead of its peer (``prove``). Then no number of
-connections without a credential can exclude clients that have one: such connections have a limit of their own, and a new
-connection closes only connections without a credential, or of the same credential.
+A server may count a connection for the valid credential of its requests instead of its peer (``prove``). Then no number
+of connections without a credential can exclude clients that have one: such connections have a limit of their own, and a
+new connection closes only connections without a credential, or of the same credential.
 
 This module only counts, and is used by one thread; ``calabash.transport.listening`` accepts the connections.
 """
@@ -29,8 +30,9 @@ _IPV6_PREFIX = 64  # a machine has all addresses of one such network
 class Activity(StrEnum):
     """Activity of a connection.
 
-    OPENING: no byte of its first request has arrived. IDLE: it is between two requests. ASKING: a request is being received.
-    BUSY: its request is complete and is being answered. REFUSED: the reply to a refused credential is delayed.
+    OPENING: no byte of its first request has arrived. IDLE: it is between two requests. ASKING: a request is being
+    received. BUSY: its request is complete and is being answered. REFUSED: the reply to a refused credential is
+    delayed.
     """
 
     OPENING = "opening"
@@ -116,13 +118,14 @@ class Connections:
         return found
 
     def shed(self) -> bool:
-        """Close a connection of the peer that has most connections; return False if requests of all are being answered."""
+        """Close a connection, if possible of the peer that has most; return False if all are answering requests."""
         return self._close_one(sorted(self._by_peer.values(), key=len, reverse=True))
 
     def prove(self, connection: Connection, credential: str) -> None:
         """Count the connection for a valid credential from now on.
 
-        If the credential has too many connections, one of them is closed; if requests of all are being answered, this one.
+        If the credential has too many connections already, one of them is closed. If all of them have a request that is
+        being answered, ``connection`` is closed instead.
         """
         if not self._is_open(connection) or connection.credential == credential:
             return
@@ -206,7 +209,7 @@ class Connections:
     def _largest(self, taker: str, count: int) -> Connection | None:
         """Return the connection to close so that ``taker`` may hold ``count`` more bytes; None if there is none.
 
-        It belongs to a peer that holds at least as many bytes as ``taker`` would hold with them.
+        Only connections of peers that hold at least as many bytes as the peer ``taker`` would then hold are considered.
         """
         held = {peer: sum(c.held_bytes for c in there) for peer, there in self._by_peer.items()}
         held[taker] = held.get(taker, 0) + count
@@ -229,8 +232,8 @@ def _order(connection: Connection) -> tuple[bool, int, int]:
 def peer_of(address: str) -> str:
     """Return the peer for which a connection from an address counts.
 
-    It is the address itself for IPv4. For IPv6 it is the /64 network of the address, because one machine can use all addresses
-    of its network.
+    It is the address itself for IPv4. For IPv6 it is the /64 network of the address, because one machine can use all
+    addresses of its network.
     """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])

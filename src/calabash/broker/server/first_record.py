@@ -36,7 +36,7 @@ class SessionBegins:
 
 @dataclass(frozen=True, slots=True)
 class SomethingElse:
-    """Result for all other bytes: the HTTPS server handles the connection."""
+    """Result for bytes that do not request a session: the HTTPS server handles the connection."""
 
 
 _ELSE = SomethingElse()

@@ -19,7 +19,7 @@ LEASES_FILE = "leases.json"
 
 
 class KeptLeases(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """State that a broker restores when it starts: the leases, and ``draining``, while which new leases are refused."""
+    """State that a broker restores when it starts: its leases, and whether it refuses new ones (``draining``)."""
 
     leases: list[HeldLease] = []
     draining: bool = False

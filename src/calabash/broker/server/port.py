@@ -127,7 +127,7 @@ class PortDispatcher:
         raise ConnectionError
 
     async def _hand_over(self, connection: socket.socket, found: SessionBegins, peer: str) -> str:
-        """Pass a session's connection to the worker of its lease; return the kind for the count of connections."""
+        """Pass a session's connection to the worker of its lease; return the result, which the metrics count."""
         session_target = self._session_target(found.lease, found.session, peer)
         if session_target is None:
             with contextlib.suppress(OSError):

@@ -135,7 +135,7 @@ class ReplicaManager:
     def _is_waiting(self, fresh: bool) -> bool:
         """Return True in the first PASS_S seconds after this manager has created the namespace.
 
-        In this time, programs with ``waits`` are not started before packets pass at the interfaces.
+        In this time, programs whose ``waits`` is True are not started before packets pass at the interfaces.
 
         Args:
             fresh: True if the namespace was created just now.

@@ -77,7 +77,10 @@ def gateways(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[Conne
 
 
 def translations(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
-    """Check NAT rules from inside the VPC: OVN applies them to this traffic as well, NFV gateways do not."""
+    """Check the NAT rules of the VPC by connections from inside it.
+
+    OVN applies the rules to such connections as well. NFV gateways do not, so with one of them no rule is tried.
+    """
     own = networks.of_vpc(vpc)
     outside = {eip.name: eip.address for eip in own.all(Eip).values()}
     outside |= {gateway.name: gateway.address for gateway in own.all(NetworkGateway).values()}

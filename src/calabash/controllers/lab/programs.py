@@ -82,7 +82,7 @@ def find() -> OvnPrograms | None:
 def get() -> OvnPrograms:
     """Return usable programs; fetch them if necessary.
 
-    Raises CalabashError, with the reason why installed ones are not used.
+    Raises CalabashError if fetching fails; the message also says why installed programs are not used.
     """
     found = find()
     if found is not None:

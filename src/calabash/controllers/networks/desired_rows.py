@@ -42,7 +42,7 @@ def owner_rows(networks: Networks, owner: str, around: Surroundings) -> Rows:
 
 
 def without_dns_updates(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """Return the changes to make now: all changes but updates of DNS rows, or these updates if there are no others."""
+    """Return the changes to make now: updates of DNS rows are left out unless all changes are such updates."""
     names = [isinstance(change, Update) and change.row.table == "DNS" for change in changes]
     if all(names) or not any(names):
         return tuple(changes)

@@ -153,7 +153,7 @@ class Reconciler:
         self._queue.add_update(update)
 
     def set_closed_backends(self, closed: ClosedBackends) -> None:
-        """Set the closed backends and reconcile the VPCs of those that changed."""
+        """Set the backends at which no program listens; reconcile the VPCs of backends for which this has changed."""
         before, self._closed = self._closed or NONE_CLOSED, closed
         self._tracker.closed = closed
         self._queue.add_changed_owners({vpc_of(port) for port, _ in before ^ closed})

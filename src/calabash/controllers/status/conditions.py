@@ -116,7 +116,7 @@ class StatusTracker:
             self._hold_down_new(set(gateways) - set(known), now_s)
 
     def _hold_down_new(self, new: set[str], now_s: float) -> None:
-        """Hold down new gateway hosts, unless no network has gateway ports that could move to them."""
+        """Hold down new gateway hosts if there are gateway ports, which could otherwise move to these hosts."""
         if new and self._northbound.gateways():
             self._held_down.add_new(new, now_s)
 

@@ -122,7 +122,10 @@ class HeldDownHosts:
         return known if known is not None and known.order == port.order else _KnownOrder(port.order, asked)
 
     def _is_accepted_claim(self, port: ActiveGatewayPort, alive: Mapping[str, int], now_s: float) -> bool:
-        """Return True if the port is active on a later host of its order, which is stable and knows the order."""
+        """Return True if the port is active on a host after the first of its order, and the host can be believed.
+
+        The host must have been stable for STABLE_S seconds, and must know the present order.
+        """
         return (
             port.host in port.order[1:]
             and now_s - self._stable_since.get(port.host, now_s) >= STABLE_S

@@ -133,7 +133,7 @@ class OvnDaemons:
         return frozenset(silent)
 
     def _lasts(self, what: str, *, failing: bool) -> bool:
-        """Record if the daemon or database ``what`` fails now; return True if it has for longer than ``silent_s``."""
+        """Record if the daemon or database ``what`` fails now; return True if it failed for more than ``silent_s``."""
         if not failing:
             self._since.pop(what, None)
             return False

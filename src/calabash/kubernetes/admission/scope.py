@@ -62,7 +62,7 @@ class NamespaceTerms:
 def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamespaceTerms:
     """Read the terms of a namespace from its metadata.
 
-    A malformed annotation never grants anything: a name that is not a queue's allows no queue.
+    Names in the annotation that are not names of queues have no effect.
     """
     return NamespaceTerms(
         name=name,

@@ -183,7 +183,7 @@ def _observed(one: _Given) -> PlannedSlice:
 
 
 def _slice(who: str, one: _Given) -> PlannedSlice:
-    """Return the slice that a result stands for.
+    """Return the slice that corresponds to one result of the allocation.
 
     Raises:
         CalabashError: the device is not offered in the amounts of the result; the message names the claim as ``who``.

@@ -114,7 +114,10 @@ class SlicePublisher:
             self._mirror.stop()
 
     def _of(self, snapshot: NodeSnapshot, facts: SliceFacts) -> tuple[ResourceSliceSpec, ...]:
-        """Return the wanted slices. Slices are built again only after a change, because building takes milliseconds."""
+        """Return the ResourceSlices that the API server should have.
+
+        They are built again only if the devices or facts have changed, because building them takes milliseconds.
+        """
         states = tuple(replace(state, reading=None, cause="") for state in snapshot.devices)
         told = (states, facts, self._features)
         if told != self._told:

@@ -252,7 +252,7 @@ def _apart(groups: Sequence[_Group], *, counters: bool) -> Iterator[_Part]:
 
 
 def _together(groups: Iterable[_Group]) -> Iterator[_Part]:
-    """Yield slices of which each has the counters and the devices of several cards, as many as fit into one slice."""
+    """Yield slices with counters and devices together; each has as many cards as the limits of a slice permit."""
     sets: list[CounterSet] = []
     devices: list[SliceDevice] = []
     for one, more in groups:

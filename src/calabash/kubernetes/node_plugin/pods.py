@@ -254,6 +254,6 @@ def never_together(pod: Pod, container: str) -> tuple[str, ...]:
 
 
 def allocations_of(pod: Pod) -> dict[AllocationId, str]:
-    """Return the IDs that the allocations of a pod's containers have if they exist, each with its container's name."""
+    """Return the allocation ID that each container of a pod gets if it is granted devices, with its name."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return {container_allocation(pod.metadata.uid, c.name): c.name for c in containers}

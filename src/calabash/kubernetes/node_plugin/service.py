@@ -347,7 +347,7 @@ class AgentService:
             log.warning("cannot report the state of the node", error=failed.message)
 
     def _part(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> None:
-        """Report that the node is not ready, because its kubelet refuses pods with devices while no agent runs."""
+        """Report that the node is not ready, because the agent stops and the kubelet then refuses pods with devices."""
         message = "the agent of this node is being stopped; running programs are not affected"
         last = Publisher(self._client.within(PARTING_S), self._settings.node)
         try:

@@ -74,8 +74,8 @@ class _NamespaceViewer:
     def named(self, names: Sequence[Name]) -> str:
         """Return names as the users may read them, joined by commas.
 
-        Pods and disruption budgets of the namespace are named, up to NAMED_MAX of each kind; those of other namespaces
-        are counted. Of the other names, those of queues that the users may see are given; the others are redacted.
+        Pods and disruption budgets of the namespace are named, up to NAMED_MAX of each kind. Pods and budgets of other
+        namespaces are only counted. The name of a queue is given if the users may see the queue. All else is redacted.
         """
         found = [self._as_pod(name) for name in names]
         texts = []

@@ -131,8 +131,8 @@ class ClusterUsage:
     def _begin_s(self, key: _Key, held: _Held) -> float:
         """Return the time from which usage of the slice is open: the end of its last record, or when it was first seen.
 
-        If the slice was first seen while this program ran, the result is not before that time. A record that ends
-        earlier belongs to an earlier use of the device by the same allocation.
+        If the slice was not held yet when this program started, the result is the later of the two. A last record that
+        ends before the slice was first seen belongs to an earlier use of the device by the same allocation.
         """
         reached_s = self._reached.get(key, 0.0)
         return reached_s if reached_s and held.known else max(reached_s, held.seen_s)

@@ -132,7 +132,7 @@ class Attribution:
         return UsageAccount(tenant=tenant, project=project, queue=queue, user=user, doubt=doubt)
 
     def _queue(self, node: str, entry: UsageEntry) -> tuple[str, str]:
-        """Return the queue of a record and the reason for a doubt; each is "" if there is none."""
+        """Return the queue that a record is charged to, and the reason why the record is doubtful; each may be ""."""
         pod = self._pod(entry)
         if pod is not None and pod.spec.node_name != node:
             where = pod.spec.node_name or "no node"

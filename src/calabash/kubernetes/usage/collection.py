@@ -217,7 +217,7 @@ class UsageCollection:
         return UsageTaken(last=last)
 
     def _accounts(self, node: str, entries: Sequence[UsageEntry]) -> list[tuple[UsageEntry, UsageAccount]]:
-        """Return the first entries with their accounts; at most ``PODS_MAX`` pods are read for them."""
+        """Return the first entries with their accounts: as many as need at most ``PODS_MAX`` reads of pods."""
         found: list[tuple[UsageEntry, UsageAccount]] = []
         asked = 0
         for entry in entries:

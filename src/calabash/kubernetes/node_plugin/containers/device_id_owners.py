@@ -96,9 +96,8 @@ class Owners:
     def _by_pod_resources(self, key: Tokens) -> tuple[Claimant, ...]:
         """Return the containers that have these device IDs according to the pod-resources API.
 
-        The CDI name of the containers is that of the last answer for the device IDs. The API lists the last container
-        that got the device IDs, so the last answer was for this container. Earlier answers were for init containers
-        whose device IDs the kubelet used again, or for earlier pods.
+        The kubelet uses device IDs again, so several calls of ``Allocate`` may have been answered for them. The API
+        lists only the last container that got the device IDs, so its CDI name is that of the last answer.
         """
         with self._lock:
             name = self._answers.get(key)

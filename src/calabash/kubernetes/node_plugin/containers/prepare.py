@@ -158,9 +158,9 @@ class Preparer:
     def _due(self, found: Sequence[tuple[Pod, Claimant]]) -> list[tuple[Pod, Claimant]]:
         """Return the containers that the kubelet may be about to create, out of those that have the same device IDs.
 
-        Containers of a pod that share device IDs run one after the other, and each is prepared after those before it.
-        The kubelet may therefore be about to create a container that has been prepared before, or the first one that
-        has not, but no container after that one.
+        Containers of a pod that have the same device IDs run one after the other, and each is prepared just before it
+        is created. So the next one is a container that was prepared before and is not done, or the first one that was
+        not prepared yet. If all are done, the last one is returned.
         """
         ordered = sorted(found, key=lambda entry: start_order(entry[0]).get(entry[1].container, 0))
         due = []
@@ -177,13 +177,13 @@ class Preparer:
         return container in init_names(pod) and done(pod, container, self._sandboxes.sandbox_since_s(pod.metadata.uid))
 
     def _require_known(self, pod: Pod, claimant: Claimant) -> None:
-        """Check that the container is the only one that may be starting now with its device IDs.
+        """Check that no other container of the pod may be starting now with the device IDs of this one.
 
-        This is certain if the kubelet's checkpoint names the container. If it was found by the pod-resources API, an
-        init container of the pod that has not run yet may be starting instead: that API does not list init containers.
+        The kubelet's checkpoint names the container that starts. The pod-resources API, from which a claimant without
+        ``pod_uid`` comes, does not list init containers. In that case all init containers must have succeeded before.
 
         Raises:
-            CalabashError: NOT_FOUND if the container is not certain.
+            CalabashError: NOT_FOUND if an init container may be starting instead.
         """
         if claimant.pod_uid:
             return
@@ -219,9 +219,9 @@ class Preparer:
         return self._agent.grant(record, instead_of=others)
 
     def _asker(self, planned: PlannedContainer, uid: str) -> Process | None:
-        """Return the sandbox process of the pod, at whose end the worker of the container is stopped.
+        """Return the sandbox process of the pod. When this process ends, the worker of the container is stopped.
 
-        Returns None for sharing modes without a worker.
+        Returns None for sharing modes without a worker. Raises CalabashError if the sandbox has no process yet.
         """
         if planned.mode != BROKERED.name:
             return None

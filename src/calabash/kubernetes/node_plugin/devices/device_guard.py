@@ -170,7 +170,7 @@ def end_users(group: Path, denied: Denied) -> int:
     """Kill the processes of a cgroup and its descendants that have a denied device open; return their number.
 
     Args:
-        denied: major device numbers, each with the minor numbers that remain allowed.
+        denied: major numbers of the devices to which access is denied, each with the minor numbers that are excepted.
     """
     found = (identify(pid) for pid in Cgroup(group).pids())
     users = [process for process in found if process is not None and _has_open(process.pid, denied)]

@@ -37,7 +37,7 @@ class HeldTokens:
     Args:
         tokens: the device IDs.
         devices: the container's devices in the order of the sorted device IDs; empty until the container has started.
-        unhealthy: indices, in that order, of slices that are unhealthy partitions.
+        unhealthy: indices in ``devices`` at which the container's slice is an unhealthy partition.
     """
 
     tokens: tuple[str, ...]

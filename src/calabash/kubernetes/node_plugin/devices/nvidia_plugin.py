@@ -54,7 +54,7 @@ class NvidiaNames:
         Args:
             states: the devices of the node.
             gives: True if the node grants new allocations.
-            disputed: True if another plug-in offers the same name.
+            disputed: True if another plug-in offers the same name; this plug-in is then left as it is.
         """
         if disputed:
             self._disputed = self._plugin is not None
@@ -83,7 +83,8 @@ class NvidiaNames:
 def card_tokens(states: Sequence[DeviceSnapshot], held: Iterable[HeldTokens], spare: int) -> list[PluginDevice]:
     """Return all device IDs of whole devices with their health.
 
-    There is one for each device, and more if unhealthy device IDs in use must be compensated.
+    There is one for each device. For each unhealthy device ID in use, one more unused device ID is healthy, because
+    schedulers subtract every device ID in use from the number of healthy ones.
 
     Args:
         states: the devices of the node.

@@ -52,7 +52,7 @@ class OfferedNode(Protocol):
 
 
 class GrantGate:
-    """Decision whether the node grants new allocations, and the device IDs that follow from it.
+    """Decision whether the node grants new allocations, and the health of device IDs, which depends on it.
 
     The decision is made by ``poll``, which the agent calls twice a second, and is read whenever a container starts.
 
@@ -68,7 +68,7 @@ class GrantGate:
         self._reported = 0  # number of devices whose device IDs were all reported healthy
 
     def poll(self, now_s: float) -> CalabashError | None:
-        """Decide; return the error with which new allocations are refused, or None if they are granted.
+        """Decide whether new allocations are granted; return the error with which they are refused, or None.
 
         Args:
             now_s: monotonic time in seconds.

@@ -198,7 +198,7 @@ class Decisions:
         self._pods.adopt(victim, victim.plan, now_s)
 
     def release(self, entry: PodEntry, event: PodEvent) -> None:
-        """Report an event that leads to RELEASING: the plan is written and the pod's gate is removed."""
+        """Apply an event that sets the stage RELEASING: the plan is written and the pod's gate is removed."""
         assert entry.plan is not None
         self._store.release(entry, event, self._candidate_nodes(entry, entry.plan))
         if entry.reason is not Reason.WRITE_REFUSED:  # else it is reported when the plan is written
@@ -385,8 +385,8 @@ def _kept_text(victim: PodName, reader: str, message: str) -> Message:
 def _text_of(entry: PodEntry, explanation: Explanation) -> Text:
     """Return an explanation in one line: which amounts are missing, and which change of the request would help.
 
-    If the pod names no device models, every suitable model was considered already, so the suggestion to choose another model
-    is left out.
+    If the pod names no device models, every suitable model was considered already, so the suggestion to choose another
+    model is left out.
     """
     assert entry.bundle is not None
     chose_models = bool(entry.bundle.request.selector.models)

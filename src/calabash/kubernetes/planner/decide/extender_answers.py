@@ -167,8 +167,8 @@ class ExtenderAnswers:
     def release_ready_holds(self) -> list[str]:
         """Return the pods whose held bindings may be written now.
 
-        In addition to ``released_holds``, these are the pods of gangs that were complete, but had members on nodes
-        without device IDs, if these nodes offer device IDs again.
+        The bindings of a complete gang stay held while the node of a member offers no device IDs. The result has the
+        pods of ``released_holds`` and those of complete gangs whose nodes offer device IDs again.
         """
         self._released.update(self._store.permits.ready_members())
         return self.released_holds()

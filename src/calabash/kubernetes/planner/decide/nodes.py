@@ -115,7 +115,7 @@ class Nodes:
         return node.device_ids <= sum(map(_tokens, bound))
 
     def _with_unmanaged_memory(self, found: NodeDevice, node: GpuNodeFacts) -> NodeDevice:
-        """Return the device with added unmanaged memory: that of slices and claims which are counted for no pod."""
+        """Return the device with the memory of slices and claims that the scheduler counts for no pod as unmanaged."""
         store = self._store
         unknown = 0
         for part in node.slices:

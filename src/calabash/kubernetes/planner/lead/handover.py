@@ -205,7 +205,7 @@ class Handover:
         log.info("takes over a node of a planner that is gone", node=node, before=holder)
 
     def _confirm_takeover(self, node: str, seen: Labelled) -> None:
-        """Give a taken node back if its former planner leads again; otherwise remove the label ``TAKEN_FROM``."""
+        """Give a taken node back if its former planner leads again; otherwise keep it and remove its ``TAKEN_FROM``."""
         back = self._is_held(seen.taken_from)
         self._write(node, seen.version, seen.taken_from if back else self._mine)
 

@@ -88,7 +88,7 @@ class Planning(Protocol):
 
 
 class Extender:
-    """Handles requests of ``SmallServer``.
+    """Handler of kube-scheduler's extender requests (filter, preempt and bind), for a ``SmallServer``.
 
     Args:
         planning: source of the answers.

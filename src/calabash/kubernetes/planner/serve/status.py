@@ -53,7 +53,7 @@ class PlannerState(Protocol):
 
 
 class PlannerStatus:
-    """Handles requests of a ``SmallServer``.
+    """Handler of the requests for probes and metrics of the planner, for a ``SmallServer``.
 
     Args:
         any_leader: asks the API server if any replica leads this planner's part of the cluster. Raises CalabashError.

@@ -130,7 +130,7 @@ class Budgets:
         self._stale.clear()
 
     def pod_deleted(self, uid: str) -> None:
-        """Delete the record that a deleted pod is protected."""
+        """Delete the state that is kept of a deleted pod: whether a budget protects it."""
         self._protected.pop(uid, None)
 
     def protected_victims_note(self, store: PodStore, entry: PodEntry) -> Text:

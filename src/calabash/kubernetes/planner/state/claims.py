@@ -98,7 +98,7 @@ class Claims:
     def users(self, key: ClaimKey) -> list[PodFacts]:
         """Return the pods that use the claim, in the order in which they were seen.
 
-        The pod for which the claim was created is the last one, unless it was seen as a user before.
+        The pod for which the claim was created is included even if it was not seen as a user; it is then the last one.
         """
         claim = self._claims.get(key)
         owner = [claim.owner] if claim is not None else []

@@ -92,6 +92,6 @@ class Deferrals:
             yield uid
 
     def reset(self, uid: str) -> None:
-        """Delete the deferral and the count of a pod that is bound or deleted."""
+        """Delete the deferral of a pod that is bound or deleted, and the number of its earlier deferrals."""
         self._by_uid.pop(uid, None)
         self._waiting.pop(uid, None)

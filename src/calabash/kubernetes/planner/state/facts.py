@@ -1,6 +1,6 @@
 """Facts that the planner reads from API objects, and actions that it requests.
 
-Frozen values, independent of API shapes.
+All are frozen values, whose form does not depend on that of the API objects.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nominate:
-    """Write the nominated node to the pod's status: kube-scheduler tries it first, and alone."""
+    """Write the nominated node to the pod's status; kube-scheduler then checks other nodes only if it does not fit."""
 
     pod: PodName
     node: str
@@ -282,10 +282,10 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Report why the pod waits, or (``reason`` None) that it is planned.
+    """Write an event and a condition that say why the pod waits or, if ``reason`` is None, that it is planned.
 
-    With ``own_condition`` the report is written to the condition ``names.PLANNED``, because kube-scheduler writes
-    ``PodScheduled``.
+    The condition is ``PodScheduled``, which is written only while the pod waits. With ``own_condition`` it is
+    ``names.PLANNED``, because kube-scheduler itself writes ``PodScheduled`` of this pod.
     """
 
     pod: PodName

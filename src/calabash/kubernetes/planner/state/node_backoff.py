@@ -43,10 +43,10 @@ class NodeBackoff:
         return PATIENCE_S if found is None else min(PATIENCE_S * 2.0**found.times, PATIENCE_MAX_S)
 
     def add_refusal(self, owner: str, nodes: Iterable[str], now_s: float) -> None:
-        """Exclude nodes for pods of the controller, and lengthen ``patience_s``.
+        """Record that kube-scheduler refused a pod of the controller: exclude the nodes for pods of this controller.
 
-        The nodes are excluded for ``patience_s`` and BACKOFF_S more, so that they are still excluded when the next pod
-        of the controller may be evicted.
+        The nodes are excluded for ``patience_s`` and BACKOFF_S more seconds, so that they are still excluded when the
+        next refused pod of the controller may be evicted. Each refusal doubles ``patience_s``, up to its maximum.
         """
         if len(self._by_owner) >= _OWNERS_MAX:
             self._by_owner.clear()

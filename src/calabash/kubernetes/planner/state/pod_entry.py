@@ -52,9 +52,9 @@ class PodEntry:
     def is_written(self) -> bool:
         """Return True if the pod's annotation holds the current plan.
 
-        The mirror may show the annotation late. The plan is written and the gate removed in one write, and
-        kube-scheduler asks only about pods without a gate. So if it asks about a pod that the mirror still shows as
-        gated, that write was made. It wrote the current plan if no other plan was ever released.
+        The caller is answering kube-scheduler, which asks only about pods without a gate. One write removes the gate
+        and writes the plan. So if the mirror still shows the gate, the write was made and the mirror is late. The
+        written plan is then the current one if no other plan was ever released.
         """
         if self.plan is None:
             return False

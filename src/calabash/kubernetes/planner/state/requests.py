@@ -65,9 +65,10 @@ class PodRequests:
         self._resized_gangs: set[GangName] = set()
 
     def set_bundle(self, entry: PodEntry) -> bool:
-        """Set the entry's bundle from the pod's request; return True if the pod has one.
+        """Set the entry's bundle (its request to the scheduler) from the pod's facts; return True if it has one.
 
-        A pod that rides has no bundle. A pod whose request, queue or gang is invalid or unknown is listed aside.
+        A pod that needs no devices of its own (``PodFacts.rides``) has no bundle. If the pod's request, queue or gang
+        is invalid or unknown, the pod is added to ``PodStore.aside`` instead.
         """
         store, facts = self._store, entry.facts
         if facts.request is None and not facts.rides:
@@ -97,9 +98,9 @@ class PodRequests:
         return True
 
     def _size(self, entry: PodEntry) -> int | None:
-        """Return the number of members for which the scheduler waits: the size of the gang without riding members.
+        """Return the number of gang members for which the scheduler waits; members without devices do not count.
 
-        Returns None, and lists the pod aside, if its gang group does not exist.
+        If the pod's gang group does not exist, the pod is added to ``PodStore.aside``, and the result is None.
         """
         store, facts = self._store, entry.facts
         if facts.request is None:
@@ -214,15 +215,15 @@ class PodRequests:
         )
 
     def evictable(self, entry: PodEntry, now_s: float) -> bool:
-        """Return True if the pod may be evicted for other pods now. A ``guarded`` pod is evicted only if it borrows."""
+        """Return True if the pod may be evicted for other pods now, apart from disruption budgets (``guarded``)."""
         return not (self.priority(entry.facts) >= SYSTEM_PRIORITY_MIN or entry.protected_until_s > now_s)
 
     def guarded(self, entry: PodEntry) -> bool:
-        """Return True if a disruption budget protects the pod while it is within its queue's guarantee."""
+        """Return True if a disruption budget protects the pod; it is then evicted only if its devices are borrowed."""
         return bool(self.budgets.blocking_budget(entry.facts))
 
     def eviction_marks(self, entry: PodEntry, now_s: float) -> tuple[bool, bool]:
-        """Return whether the pod is ``evictable`` and whether it is ``guarded``."""
+        """Return the values of ``evictable`` and ``guarded`` for the pod."""
         return self.evictable(entry, now_s), self.guarded(entry)
 
     def priority(self, facts: PodFacts) -> int:

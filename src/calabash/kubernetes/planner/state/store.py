@@ -41,8 +41,8 @@ class PodStore:
     Args:
         new_id: returns a new ID for a plan.
         hold_s: seconds for which the binding of a gang's first member is held until the last one is ready.
-        on_unlisted: called with each unlisted transition. If it returns, the pod keeps its stage, and its entry is built
-            anew from its facts in the next decision (``take_rebuilds``).
+        on_unlisted: called with each unlisted transition. If it returns, the pod keeps its stage, and its entry is
+            built anew from its facts in the next decision (``take_rebuilds``).
 
     Attributes:
         hostnames: host-name labels, by node name.
@@ -93,7 +93,7 @@ class PodStore:
         self._deleted: dict[str, None] = {}
 
     def use_scheduler(self, scheduler: ClusterScheduler) -> None:
-        """Replace the scheduler by one that has the existing nodes."""
+        """Use another scheduler from now on, to which all existing nodes were added already."""
         self.scheduler = scheduler
 
     def set_started(self) -> None:
@@ -105,7 +105,7 @@ class PodStore:
         self._hostnames[node] = hostname
 
     def set_ready(self, node: str, ready: bool) -> None:
-        """Set whether the kubelet of a node with devices offers device IDs; ``ready`` is True for any other node."""
+        """Record if the kubelet of a node offers device IDs; ``ready`` is also True for a node without devices."""
         (self._unready.discard if ready else self._unready.add)(node)
 
     def count_offers(self, nodes: Iterable[str]) -> None:
@@ -241,7 +241,7 @@ class PodStore:
         self._placed.pop(entry.facts.uid, None)
 
     def free(self, entry: PodEntry) -> None:
-        """Free the pod's devices and cancel its request. In its gang, the pod does not count as an ended member."""
+        """Free the pod's devices and cancel its request. The scheduler does not count it as an ended gang member."""
         if self.scheduler.holds(entry.id):
             self.scheduler.unbind(entry.id)
         self.cancel(entry)
@@ -257,9 +257,9 @@ class PodStore:
         self._aside.pop(entry.facts.uid, None)
 
     def set_aside(self, entry: PodEntry, event: PodEvent) -> None:
-        """Report an event that leads to ASIDE: the pod is in no queue until it or an object that it needs changes.
+        """Apply an event that sets the stage ASIDE: the pod is in no queue until it or an object that it needs changes.
 
-        An unbound pod loses its plan and its devices; a bound pod may use them.
+        An unbound pod loses its plan and its devices. A bound pod keeps them, because it may be using them.
         """
         if self.advance(entry, event):
             entry.after = frozenset()
@@ -270,7 +270,7 @@ class PodStore:
             self._aside[entry.facts.uid] = None
 
     def withdraw_plan(self, entry: PodEntry, event: PodEvent, reason: Reason, message: Text) -> None:
-        """Report an event by which the pod's plan cannot be used: free its devices and set the pod aside.
+        """Apply an event after which the pod's plan cannot be used: free its devices and set the pod aside.
 
         A gang without a bound member then loses the plans of its other members as well (``take_broken_gangs``).
         """
@@ -297,7 +297,7 @@ class PodStore:
         return refusals
 
     def set_riding(self, entry: PodEntry) -> None:
-        """Report that all claims of the pod are counted for other pods, and add the action that removes the gate.
+        """Set the stage RIDING: the pod's claims are counted for other pods. Add the action that removes its gate.
 
         Such a pod needs no plan, because kube-scheduler places it on the node on which its claims are allocated.
         """
@@ -346,10 +346,10 @@ class PodStore:
         return broken
 
     def release(self, entry: PodEntry, event: PodEvent, nodes: tuple[str, ...]) -> None:
-        """Report an event that leads to RELEASING: add the action that writes the plan and removes the pod's gate.
+        """Apply an event that sets the stage RELEASING; add the action that writes the plan and removes the pod's gate.
 
         Args:
-            nodes: see ``ReleasePod``.
+            nodes: candidate nodes of a pod whose scheduler does not ask the planner; see ``ReleasePod``.
         """
         assert entry.plan is not None
         if self.advance(entry, event):
@@ -357,7 +357,7 @@ class PodStore:
             self.actions.add(ReleasePod(pod=entry.pod, plan=entry.plan, nodes=nodes))
 
     def wait_for_devices(self, entry: PodEntry, after: frozenset[str]) -> None:
-        """Report that the evicted pods ``after`` still use the planned devices; see ``take_unblocked``."""
+        """Keep a planned pod waiting until the evicted pods ``after`` free its devices; see ``take_unblocked``."""
         if self.advance(entry, PodEvent.ASSIGNED_BUSY):
             entry.after = after
             self._placed[entry.facts.uid] = None
@@ -379,7 +379,7 @@ class PodStore:
         return unblocked
 
     def evict(self, entry: PodEntry, action: EvictPod) -> None:
-        """Report that the pod is to be evicted, and add the action."""
+        """Set the stage of a pod that is to be evicted, and add the action that evicts it."""
         if self.advance(entry, PodEvent.EVICTION_REQUESTED):
             self.actions.add(action)
 
