@@ -86,7 +86,7 @@ class HttpConnection(H11Protocol):
     Args:
         server: the server.
         counted: entry of the connection in the table of connections; None if the connection is not counted there.
-        counts: True if the connection enters itself in the table when it is made.
+        counts: True if the connection adds itself to the table of connections as soon as it is established.
         state: state of the connection, which each request has in its scope.
     """
 

@@ -39,7 +39,7 @@ _KINDS = msgspec.json.Decoder(_Kind)
 
 
 def answer_claims(question: AdmissionQuestion, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
-    """Check the parameters of a claim; return an empty mutation.
+    """Check the parameters of a claim; return an empty mutation, because claims are never changed.
 
     Raises:
         CalabashError: the claim is denied.

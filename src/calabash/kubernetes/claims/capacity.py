@@ -32,7 +32,7 @@ def reserve_mib(mode: ModeName) -> int:
 
 
 def turns_mib(device: Device) -> int:
-    """Return the memory of a time-sliced device, in MiB, to which the limits of its slices may sum up."""
+    """Return the greatest sum, in MiB, of the memory limits of all slices of a time-sliced device."""
     return max(0, device.memory_mib - timeslice.SLICE_RESERVE_MIB * timeslice.replicas_of(device))
 
 

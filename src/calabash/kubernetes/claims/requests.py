@@ -120,8 +120,8 @@ def _demands(found: DeviceClass, more: Iterable[DeviceSelector]) -> Demands:
 def _allocated_configs(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
     """Return configurations in the form that they have in an allocation.
 
-    A configuration that names no request applies to all requests, if it is from the claim. If it is from the class
-    (``source`` FromClass), it applies to ``request`` only, which is therefore added.
+    A configuration of the claim that names no request applies to all requests. A configuration of a device class
+    (``source`` FromClass) names no request, but applies only to those of the class; so ``request`` is added to it.
     """
     names = (request,) if source == "FromClass" else ()
     return [AllocatedConfig(source=source, requests=one.requests or names, opaque=one.opaque) for one in configs]

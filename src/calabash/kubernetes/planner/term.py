@@ -219,7 +219,7 @@ class TermCore:
         )
 
     def _count_unlisted(self, error: UnlistedTransitionError) -> None:
-        """Log and count an unlisted transition. The core continues, because only one pod is affected (``PodStore``)."""
+        """Log and count an event that the table of stages lacks. The core continues, as only one pod is affected."""
         self.figures.count(PLANNER_UNLISTED)
         log.error("unlisted transition", pod=error.subject, stage=error.stage, pod_event=error.event)
 

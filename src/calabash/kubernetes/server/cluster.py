@@ -210,7 +210,7 @@ class ClusterFace:
         return len(self.moment().devices)
 
     def settle(self) -> None:
-        """Do nothing: the API server reports by itself what pods hold."""
+        """Do nothing: the mirrors show by themselves which devices pods hold."""
 
     def traces(self) -> dict[Key, Trace]:
         """Return all objects that API clients can watch, by kind and name.

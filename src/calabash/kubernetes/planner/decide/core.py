@@ -69,7 +69,7 @@ class Core:
         shard: the part of the cluster for which the planner decides.
         system_namespaces: namespaces whose pods may have a system priority; elsewhere such a priority counts as 0.
         limit: time limit of one scheduler cycle; None: unlimited.
-        on_unlisted: called with each unlisted transition of a pod; see ``PodStore``.
+        on_unlisted: called if the table of stages lists no transition for a pod's stage and event; see ``PodStore``.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class Core:
         self.store.actions.add_due_reports(now_s)
 
     def _rebuild(self, now_s: float) -> None:
-        """Add pods anew from their facts after an unlisted transition, as after a restart of the planner.
+        """Add the pods of ``PodStore.take_rebuilds`` anew from their facts, as after a restart of the planner.
 
         A pod that is being bound, bound or evicted keeps its stage and its devices, because it may use them.
         """

@@ -27,8 +27,8 @@ class Nodes:
     """Handlers of node events.
 
     The memory of a slice is counted as unmanaged memory of the device, unless the scheduler counts it for the slice's
-    pod. Pods whose plans are known are therefore adopted before unmanaged memory is computed: otherwise a pod's own
-    memory would be counted as unmanaged, and the pod would not fit any more.
+    pod. So pods with a known plan get its devices (``Pods.adopt``) before unmanaged memory is computed. Otherwise a
+    pod's own memory would be counted as unmanaged, and the pod would not fit any more.
     """
 
     def __init__(self, store: PodStore, pods: Pods, relocations: Relocations) -> None:
@@ -64,7 +64,7 @@ class Nodes:
     def cluster_nodes(self) -> list[ClusterNode]:
         """Return all nodes that have a Node and devices, without any memory in use.
 
-        Call ``recount`` for each node after its pods were adopted; this adds the unmanaged memory.
+        Call ``recount`` for each node after its pods got their devices (``Pods.adopt``); it adds the unmanaged memory.
         """
         return [found for name in self._nodes if (found := self._cluster_node(name, empty=True)) is not None]
 
@@ -145,8 +145,8 @@ class Nodes:
     def _update(self, name: str, now_s: float) -> None:
         """Pass the present state of the node to the scheduler.
 
-        Bound pods that the scheduler does not count are adopted with their plans. Plans of unbound pods are withdrawn
-        if their devices are unhealthy, or were given to pods that the planner does not know.
+        Bound pods that the scheduler does not count yet get the devices of their plans. Plans of unbound pods are
+        withdrawn if their devices are unhealthy, or were given to pods that the planner does not know.
         """
         store = self._store
         if not store.started:

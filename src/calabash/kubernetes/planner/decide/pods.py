@@ -205,7 +205,7 @@ class Pods:
     def _set_bundle(self, entry: PodEntry) -> bool:
         """Set the pod's request for the scheduler (its bundle); return True if the pod has one.
 
-        A pod with an invalid request becomes ASIDE. A pod that rides has no bundle.
+        A pod with an invalid request becomes ASIDE. A pod that needs no devices of its own has no bundle.
         """
         if self.requests.set_bundle(entry):
             return True
@@ -311,9 +311,9 @@ def resubmit_waiting(store: PodStore, pods: Pods) -> None:
 
 
 def resubmit_resized_gangs(store: PodStore, pods: Pods) -> None:
-    """Submit waiting members of a gang again if the number of its riding members has changed.
+    """Submit waiting members of a gang again if the number of its members without devices has changed.
 
-    Riding members request no devices of their own, so the scheduler does not wait for them.
+    The scheduler does not wait for members that request no devices of their own (stage RIDING).
     """
     for gang in pods.requests.take_resized_gangs():
         for uid in sorted(store.permits.members(gang)):

@@ -31,7 +31,7 @@ class _Gang:
 
 
 class GangPermits:
-    """Members, held bindings and bound members of gangs. Pure.
+    """Members of gangs: which are bound, and whose bindings are held until the gang is complete. Calls no other part.
 
     Args:
         hold_s: seconds for which the first held member of a gang waits for the last one.

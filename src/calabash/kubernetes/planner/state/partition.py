@@ -58,7 +58,7 @@ class PartitionNodes:
         self.moved.set()
 
     def node_removed(self, node: str) -> None:
-        """Record that a node has left the pool or was deleted, and close it."""
+        """Record that a node has left the pool or was deleted; no pod is planned on it any more."""
         self._pool.discard(node)
         self._close(node)
 
@@ -72,7 +72,7 @@ class PartitionNodes:
                 self.moved.set()
 
     def label_removed(self, node: str) -> None:
-        """Record that a GpuNode has lost this planner's label or was deleted, and close the node."""
+        """Record that a GpuNode has lost this planner's label or was deleted; no pod is planned on it any more."""
         self._labelled.pop(node, None)
         self._close(node)
 

@@ -124,7 +124,7 @@ class PodRequests:
     def _join(self, entry: PodEntry, gang: GangName, size: int) -> None:
         """Add the pod to its gang, of which ``size`` members must start together.
 
-        The scheduler does not wait for riding members, which request no devices.
+        The scheduler does not wait for members that request no devices (``riders``).
         """
         self._store.set_gang(entry, gang, size)
         riders = self.riders.setdefault(gang, set()) if entry.facts.rides else self.riders.get(gang)
@@ -141,7 +141,7 @@ class PodRequests:
             self.groups[name] = needed
 
     def take_resized_gangs(self) -> set[GangName]:
-        """Return and forget the gangs in which the number of riding members has changed.
+        """Return and forget the gangs in which the number of members without devices (``riders``) has changed.
 
         The waiting members of these gangs must be submitted to the scheduler again.
         """
@@ -149,7 +149,7 @@ class PodRequests:
         return resized
 
     def pod_deleted(self, entry: PodEntry) -> None:
-        """Remove a deleted pod from the riding members of its gang."""
+        """Remove a deleted pod from the members of its gang that request no devices (``riders``)."""
         riders = self.riders.get(entry.gang) if entry.gang is not None else None
         if riders is not None and entry.gang is not None and entry.facts.uid in riders:
             riders.discard(entry.facts.uid)

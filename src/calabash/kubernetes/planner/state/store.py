@@ -1,8 +1,8 @@
 """Store of the planner's pods: their entries and the indexes over them.
 
 Only the methods of the store change an entry or an index. The stage of a pod changes by ``advance``, whose table is
-``pod_lifecycle.POD_LIFECYCLE``. Methods that have an effect besides the stage (a plan, an action, an index) report the
-event themselves; for other events, the handlers in ``decide`` call ``advance``.
+``pod_lifecycle.POD_LIFECYCLE``. Methods that have an effect besides the stage (a plan, an action, an index) call
+``advance`` themselves; for other events, the handlers in ``decide`` call it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DELETED_PODS_MAX = 4096  # deleted pods whose UIDs are kept
 
 
 def raise_unlisted(error: UnlistedTransitionError) -> None:
-    """Raise the error: an unlisted transition ends the core."""
+    """Raise the error, so that the core ends: the table lists no transition for this stage and event."""
     raise error
 
 
@@ -41,8 +41,8 @@ class PodStore:
     Args:
         new_id: returns a new ID for a plan.
         hold_s: seconds for which the binding of a gang's first member is held until the last one is ready.
-        on_unlisted: called with each unlisted transition. If it returns, the pod keeps its stage, and its entry is
-            built anew from its facts in the next decision (``take_rebuilds``).
+        on_unlisted: called if the table lists no transition for a pod's stage and event. If it returns, the pod keeps
+            its stage, and its entry is built anew from its facts in the next decision (``take_rebuilds``).
 
     Attributes:
         hostnames: host-name labels, by node name.
@@ -123,7 +123,7 @@ class PodStore:
         return True
 
     def take_rebuilds(self) -> list[PodEntry]:
-        """Return and forget the pods whose entries must be built anew after an unlisted transition."""
+        """Return and forget the pods whose entries must be built anew, because an event was not in the table."""
         rebuilds, self._rebuilds = self._rebuilds, {}
         return [self._entries[uid] for uid in rebuilds if uid in self._entries]
 
