@@ -3,11 +3,11 @@
 Theory of operation. A server that any pod or local process can reach must not be filled by one of them. So there is a
 limit for all connections and one for each peer address. A new connection beyond a limit is accepted, and an open one is
 closed instead. At the limit of a peer, one of the peer's own connections is closed; at the limit of all connections,
-one of the peer that has most connections. The connection to close is chosen in this order: first those whose client is
-not authenticated, of these those whose credential was refused and then the idle ones, and of these the one that has
-been idle for longest. A connection whose request is being answered is never closed; if there are only such connections,
-the new one is refused. The bytes of request bodies in memory have a limit of their own, which is enforced in the same
-way.
+one of the peer that has most connections. Connections of clients that are not authenticated are closed first. Among
+these, and later among the others, a connection whose credential was refused is closed before an idle one, an idle one
+before any other, and of several the one whose activity changed first. A connection whose request is being answered is
+never closed; if there are only such connections, the new one is refused. The bytes of request bodies in memory have a
+limit of their own, which is enforced in the same way.
 
 A server may count a connection for the valid credential of its requests instead of its peer (``prove``). Then no number
 of connections without a credential can exclude clients that have one: such connections have a limit of their own, and a

@@ -1,11 +1,12 @@
 """HTTP/1.1 server of the programs that run ASGI applications: uvicorn, with limits on connections and on each wait.
 
-The pool, the gateway and the remote-device server configure the two classes of this module with ``ServerOptions``; a program
-that acts at the steps of a connection (to identify its peer, or to delay it) gives a ``ConnectionHandler`` for each.
+The pool, the gateway and the remote-device server configure the two classes of this module with ``ServerOptions``; a
+program that acts at the steps of a connection (to identify its peer, or to delay it) gives a ``ConnectionHandler`` for
+each.
 
 uvicorn answers invalid bytes with 400 while the application is still answering the previous request; the application's
 reply then fails with an error whose report has all headers in it. An error while reading bytes leaves the connection
-open. ``HttpConnection`` reports a disconnected client to the application of a broken request, and ends the connection.
+open. In both cases ``HttpConnection`` tells the application that its client has disconnected, and ends the connection.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class ServerOptions:
         keep_alive_s: seconds until the first byte of another request.
         ending_s: seconds that running requests have at shutdown.
         date_header: True if replies have the header Date.
-        requests_max: number of connections or running requests above which a request is answered 503; None for no limit.
+        requests_max: number of connections or running requests above which a request is answered 503; None for no
+            limit.
         before_shutdown: called at shutdown, before the server waits for running requests.
     """
 
@@ -236,7 +238,8 @@ class HttpConnection(H11Protocol):
 class HttpServer(uvicorn.Server):
     """uvicorn's server with the limits of ``ServerOptions``.
 
-    Its main loop wakes up once per second. The main loop of uvicorn wakes up ten times per second, also in an idle pool.
+    Its main loop wakes up once per second. The main loop of uvicorn wakes up ten times per second, also in an idle
+    pool.
 
     Either ``serve`` or ``run`` listens until ``stop``, or the program accepts connections itself and passes them to
     ``serve_connection``.
@@ -319,7 +322,8 @@ class HttpServer(uvicorn.Server):
     async def _listen(self, listener: socket.socket) -> asyncio.Server | Acceptor:
         """Accept the connections of a listener.
 
-        asyncio's own server reports a TLS connection only after its handshake, so unfinished handshakes would not be counted.
+        asyncio's own server reports a TLS connection only after its handshake, so unfinished handshakes would not be
+        counted.
         """
         table = self.options.connections
         if self.options.tls is None or table is None:

@@ -1,7 +1,7 @@
 """Calabash's own dialect: ``calabash.dev/gpus``, ``memory`` in bytes and ``cores`` in percent, per device.
 
-The amounts mean the same as in ``calabash run``: a count alone is whole devices, memory alone has best-effort compute,
-and cores alone bring the same percentage of the memory.
+The amounts mean the same as in ``calabash run``. A count alone requests whole devices. Memory without cores requests
+best-effort compute. Cores without memory request the same percentage of the memory.
 """
 
 from __future__ import annotations

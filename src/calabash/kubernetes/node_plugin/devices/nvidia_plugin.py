@@ -1,9 +1,8 @@
 """The agent's device plug-in for ``nvidia.com/gpu``, whose device IDs stand for whole devices.
 
-The healthy device IDs are those in use and one for each device that may be given now. Schedulers subtract the device
-IDs in use, so that the number of free devices remains. A device ID in use has the health of its device. Schedulers
-subtract the pods of unhealthy device IDs as well, so for each unhealthy one in use, one more unused device ID is
-reported as healthy.
+Schedulers compute the number of free devices as the number of healthy device IDs minus that of all device IDs in use.
+A device ID in use has the health of its device. One unused device ID is healthy for each device that may be given now,
+and one more for each unhealthy device ID in use, because schedulers subtract the unhealthy ones in use too.
 
 The kubelet keeps only one device plug-in per resource name. While a plug-in of another system offers this name, the
 agent neither updates nor stops its own: when one of the two ends, the kubelet drops both. After the other plug-in has

@@ -4,7 +4,7 @@ Theory of operation. The planner knows devices; kube-scheduler knows CPU, volume
 kube-scheduler refuses (a volume claim that does not exist, a node selector that matches nothing) would hold its planned
 devices for as long as it waits. So a plan is withdrawn when kube-scheduler has refused its pod for ``refused_s``, and
 when the pod was not bound within ``unbound_s``, whatever the cause. The pod is then deferred (``deferrals``) and
-planned again later. A gang without a bound member loses the plans of all its members with that of one.
+planned again later. If the pod belongs to a gang without a bound member, all members of the gang lose their plans.
 
 Three cases differ:
 

@@ -4,8 +4,8 @@ Theory of operation. kube-scheduler requests the binding of each pod in a separa
 Meanwhile it reserves CPU and memory for the pod on the node. The calls of a gang's members are held until enough
 members are held or bound, and are then answered together. Members that were bound and have ended still count as bound,
 because a gang need not start them again. If too few members arrive within a time limit, all held calls of the gang are
-refused. Otherwise two gangs could wait for each other without end. Which gang is bound first is then decided by the
-order of their plans.
+refused. Otherwise two gangs could wait for each other without end. After the refusal, the order of their plans decides
+which gang is bound first.
 
 A node may be unable to start pods for a while, because its kubelet offers no device IDs while the node's agent is
 replaced. A held member that is planned on such a node is not counted, so its gang stays held until the node is ready
@@ -31,7 +31,7 @@ class _Gang:
 
 
 class GangPermits:
-    """Members of gangs: which are bound, and whose bindings are held until the gang is complete. Calls no other part.
+    """Members of gangs: which are bound, and whose bindings are held until the gang is complete. No I/O.
 
     Args:
         hold_s: seconds for which the first held member of a gang waits for the last one.
