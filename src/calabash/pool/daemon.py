@@ -11,7 +11,6 @@ import faulthandler
 import os
 import resource
 import signal
-import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -180,12 +179,12 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         console=console.url,
         console_failure=console.failure,
     )
-    listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+    listener = stack.enter_context(Listener(fairness))
     listening(address, listener)
     stack.callback(address.unlink, missing_ok=True)  # the path is this pool's own from here on
     listeners, token_socket = [listener], ""
     if console.listener is not None:
-        listeners.append(stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)))
+        listeners.append(stack.enter_context(Listener(fairness)))
         token_socket = str(gateway_socket(home))
         listening(Path(token_socket), listeners[1], mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)

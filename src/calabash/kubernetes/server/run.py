@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -295,12 +294,12 @@ def _sockets(order: ClusterOrder, operations: Operations, console: ConsoleListen
     The gateway is the program that accepts HTTPS from browsers and API clients and forwards their requests.
     """
     address = Path(socket_path(order.home))
-    listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+    listener = stack.enter_context(Listener(operations.fairness))
     listening(address, listener, mode=0o600)
     stack.callback(address.unlink, missing_ok=True)
     listeners, token_socket = [listener], ""
     if console.listener is not None:
-        second = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+        second = stack.enter_context(Listener(operations.fairness))
         token_socket = str(gateway_socket(order.home))
         listening(Path(token_socket), second, mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)

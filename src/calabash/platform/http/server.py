@@ -43,7 +43,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Listener(socket.socket):
-    """Listening socket that refuses connections of users who have too many.
+    """Unix socket that listens for connections, and refuses connections of users who have too many.
 
     A connection beyond the user's limit is answered 429 and closed here, which costs a hundredth of a served connection. At
     most ``ACCEPTED_AT_ONCE`` connections are accepted in a row, so that many new connections do not delay requests.
@@ -52,12 +52,17 @@ class Listener(socket.socket):
     The kernel gives a new connection the smallest free number. If this number is reserved, all others are in use; the
     connection is then answered 503 and closed. If no number is free at all, a spare descriptor, which is always open, is
     closed, and the connection is accepted in its place and refused.
+
+    Args:
+        fairness: the limits of connections of each user.
     """
 
-    fairness: UserRequestLimits
-    _in_a_row = 0
-    _spare = -1
-    _numbers_end = sys.maxsize
+    def __init__(self, fairness: UserRequestLimits) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._fairness = fairness
+        self._in_a_row = 0
+        self._spare = -1
+        self._numbers_end = sys.maxsize
 
     def keep_descriptors(self, kept: int) -> None:
         """Reserve ``kept`` descriptors of this process for other uses than connections, and open the spare descriptor.
@@ -89,7 +94,7 @@ class Listener(socket.socket):
                 continue
             if connection.fileno() >= self._numbers_end:
                 _hang_up(connection, _OVERLOADED)
-            elif self.fairness.connect(peer_of(connection).uid):
+            elif self._fairness.connect(peer_of(connection).uid):
                 self._in_a_row += 1
                 return connection, address
             else:
@@ -310,7 +315,6 @@ class Server:
         self._server: HttpServer | None = None
         self._stopped = False
         for listener in listeners:
-            listener.fairness = fairness
             listener.keep_descriptors(descriptors_kept())
 
     def run(self, application: Application) -> None:

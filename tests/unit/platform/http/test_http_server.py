@@ -39,13 +39,14 @@ def test_a_request_that_is_there_before_its_turn_is_answered_in_its_turn(
         monkeypatch.setattr("asyncio.selector_events._SelectorTransport._add_reader", _add_reader_of_older_python)
     path = tmp_path / "socket"
     clients = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS)]
-    with Listener(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+    fairness = UserRequestLimits(Limits(), exempt=lambda _: True)
+    with Listener(fairness) as listener:
         listening(path, listener)
         for client in clients:  # all of them are there when the server begins
             client.settimeout(60)
             client.connect(str(path))
             client.sendall(b"GET /v1/x HTTP/1.1\r\nHost: pool\r\n\r\n")
-        server = Server([listener], UserRequestLimits(Limits(), exempt=lambda _: True))
+        server = Server([listener], fairness)
         serving = threading.Thread(target=server.run, args=(_answer,))
         serving.start()
         try:
@@ -72,9 +73,10 @@ def test_connections_beyond_the_descriptors_are_answered_503_and_later_ones_are_
         clients.append(client)
         return client
 
-    with Listener(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+    fairness = UserRequestLimits(Limits(), exempt=lambda _: True)
+    with Listener(fairness) as listener:
         listening(path, listener)
-        server = Server([listener], UserRequestLimits(Limits(), exempt=lambda _: True))
+        server = Server([listener], fairness)
         serving = threading.Thread(target=server.run, args=(_answer,))
         serving.start()
         try:
