@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,14 +24,15 @@ from tests.kube.node import RealNode
 from tests.native.simnode import simctl
 
 from calabash.adapters.gpu.library import simulated_library_dir
-from calabash.adapters.host.cgroups.container_groups import find_container_hierarchy, pod_groups
+from calabash.adapters.host.cgroups.container_groups import ContainerHierarchy, find_container_hierarchy, pod_groups
 from calabash.adapters.host.cgroups.device_access import find_device_hierarchy, majors_of
 from calabash.adapters.kube.http.wire import decode_object
-from calabash.adapters.kube.objects.core import POD
+from calabash.adapters.kube.objects.core import POD, Pod
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.node_plugin.devices.device_guard import DeviceGuard, GuardSettings
 from calabash.kubernetes.objects.names import GPUS, PLAN, STARTUP_TAINT
 from calabash.model.allocation import AllocationRecord
+from calabash.model.request import AllocationId
 from calabash.node.membership.container import pod_digits
 
 ZERO_MINOR = 5  # minor number of /dev/zero
@@ -225,6 +226,28 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
     assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)
 
 
+class NodeWithPod:
+    """Node that has granted one pod all devices of the driver ``mem`` except ``/dev/zero``."""
+
+    def __init__(self, pod: Pod, groups: ContainerHierarchy) -> None:
+        self._pod, self._groups = pod, groups
+
+    def pod_groups(self) -> Mapping[str, Path]:
+        return pod_groups(self._groups)
+
+    def pod(self, digits: str) -> Pod | None:
+        return self._pod if digits == pod_digits(self._pod.metadata.uid) else None
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None:
+        return cast("AllocationRecord", object())
+
+    def minors(self, record: AllocationRecord) -> set[int]:
+        return set(range(256)) - {ZERO_MINOR}
+
+    def majors(self) -> Mapping[str, int]:
+        return {"nvidia": majors_of({"mem"})["mem"]}
+
+
 def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: GpuNode) -> None:
     """``/dev/zero`` takes the place of a card, because machines without cards must be able to run this test."""
     script = "while head -c 1 /dev/zero > /tmp/read; do sleep 0.1; done"
@@ -236,15 +259,8 @@ def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: Gpu
     groups, devices = find_container_hierarchy(), find_device_hierarchy()
     assert groups is not None
     assert devices is not None
-    guard = DeviceGuard(
-        GuardSettings(hierarchy=devices, groups=groups.directory, exempt=frozenset()),
-        pod_groups=lambda: pod_groups(groups),
-        pod=lambda digits: pod if digits == pod_digits(pod.metadata.uid) else None,
-        record=lambda _allocation: cast("AllocationRecord", object()),
-        minors=lambda _record: set(range(256)) - {ZERO_MINOR},
-        majors=lambda: {"nvidia": majors_of({"mem"})["mem"]},
-    )
-    guard.reconcile()
+    settings = GuardSettings(hierarchy=devices, groups=groups.directory, exempt=frozenset())
+    DeviceGuard(settings, NodeWithPod(pod, groups)).reconcile()
     gpu_node.wait_for_success(name)
     gpu_node.delete(name)
 

@@ -25,7 +25,7 @@ ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 class NodePods:
     """The pods of this node, updated by a mirror of the API server's objects and read from any thread.
 
-    ``synced`` is set to True when the mirror has received all pods.
+    The pods are incomplete until ``report_synced`` reports that the mirror has received all pods.
 
     Args:
         fetch: reads a pod from the API server by namespace and name, for pods that the mirror has not received yet.
@@ -45,7 +45,16 @@ class NodePods:
         self._plan_wait_s = plan_wait_s
         self._by_digits: dict[str, Pod] = {}  # key: prefix of the IDs of the pod's allocations
         self._news = threading.Condition()
-        self.synced = False
+        self._synced = False
+
+    @property
+    def synced(self) -> bool:
+        """Return True if the mirror has received all pods."""
+        return self._synced
+
+    def report_synced(self, synced: bool) -> None:
+        """Record whether the mirror has received all pods."""
+        self._synced = synced
 
     def changed(self, change: MirrorChange[Pod]) -> None:
         """Insert, update or delete a pod, and wake the threads that wait for one."""

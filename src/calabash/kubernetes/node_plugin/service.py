@@ -37,7 +37,7 @@ from calabash.adapters.store import Store, open_store
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
 from calabash.kubernetes.node_plugin.claims.store import ClaimStore
-from calabash.kubernetes.node_plugin.containers.edits import EditsMaker, NodeEdits, device_nodes
+from calabash.kubernetes.node_plugin.containers.edits import EditsMaker, NodeEdits
 from calabash.kubernetes.node_plugin.containers.host_driver import (
     HostDriver,
     find_driver,
@@ -50,7 +50,7 @@ from calabash.kubernetes.node_plugin.containers.host_driver import (
 from calabash.kubernetes.node_plugin.containers.installed_files import install
 from calabash.kubernetes.node_plugin.deleted_pods import DeletedPods, pod_exists
 from calabash.kubernetes.node_plugin.devices.cordon import Cordon, bare
-from calabash.kubernetes.node_plugin.devices.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
+from calabash.kubernetes.node_plugin.devices.device_guard import EVERY_NAMESPACE, AgentNode, DeviceGuard, GuardSettings
 from calabash.kubernetes.node_plugin.devices.maintenance import DeviceMaintenance
 from calabash.kubernetes.node_plugin.devices.plugins import Plugins
 from calabash.kubernetes.node_plugin.disk_space import DiskRoom
@@ -68,7 +68,6 @@ from calabash.kubernetes.object_limits import keep_node_pod
 from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import serving
-from calabash.model.allocation import AllocationRecord
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.agent import NodeAgent
@@ -206,7 +205,8 @@ class AgentService:
             self._news.clear()
             calendar.observe()
             heap.trim(time.monotonic())
-            pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
+            pods.report_synced(mirrors[0].synced())
+            cordon.report_synced(mirrors[-1].synced())
             if guard is not None and pods.synced:
                 guard.reconcile()
             deleted.reconcile(time.monotonic())
@@ -250,20 +250,9 @@ class AgentService:
         settings, devices = self._settings, find_device_hierarchy()
         if devices is None or EVERY_NAMESPACE in settings.unguarded:
             return None
-
-        def minors(record: AllocationRecord) -> list[int]:
-            wanted = [part.device for part in record.placement.slices]
-            nodes = device_nodes(settings.host, [state.device for state in agent.devices()], wanted)
-            return [os.minor((settings.host / node.relative_to("/")).stat().st_rdev) for node in nodes]
-
+        guard = GuardSettings(hierarchy=devices, groups=hierarchy.directory, exempt=settings.unguarded)
         groups = PodGroups(hierarchy, time.monotonic)
-        return DeviceGuard(
-            GuardSettings(hierarchy=devices, groups=hierarchy.directory, exempt=settings.unguarded),
-            pod_groups=groups.all,
-            pod=pods.known,
-            record=agent.record,
-            minors=minors,
-        )
+        return DeviceGuard(guard, AgentNode(agent, pods, groups, settings.host))
 
     def _mirrors(
         self, stack: ExitStack, pods: NodePods, listeners: Sequence[Callable[[MirrorChange[GpuNode]], None]]

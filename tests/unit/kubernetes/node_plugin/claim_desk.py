@@ -102,7 +102,7 @@ class Desk:
         """Start a new process on the same disk."""
         self.store = ClaimStore()
         self.pods = NodePods(lambda namespace, name: None, users=self.store.users, plan_wait_s=0.0)
-        self.pods.synced = True
+        self.pods.report_synced(True)
         self.desk = ClaimDesk(notes=ClaimNotes(self.home / "claims"), store=self.store, specs=self.home / "cdi")
         self.preparer = ClaimPreparer(
             cast("Any", self.agent),

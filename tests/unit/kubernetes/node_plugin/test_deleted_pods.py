@@ -47,7 +47,7 @@ class World:
         self.pods = NodePods(self.fetch, users=self.claims.users)
         self.agent = Agent(*held)
         self.deleted = DeletedPods(self.agent, self.pods, self.claims, lambda r: pod_exists(r, self.fetch))
-        self.pods.synced = True
+        self.pods.report_synced(True)
 
     def fetch(self, namespace: str, name: str) -> Pod | None:
         assert (namespace, name) == ("team", "p")
@@ -148,13 +148,13 @@ def test_api_server_that_does_not_answer_ends_nobody() -> None:
 
 def test_pods_that_are_not_known_yet_end_nobody_and_begin_no_time() -> None:
     world = World(HELD)
-    world.pods.synced = False
+    world.pods.report_synced(False)
     assert world.at(0.0, 10 * GONE_S) == []
-    world.pods.synced = True
+    world.pods.report_synced(True)
     assert world.at(10 * GONE_S) == []
-    world.pods.synced = False
+    world.pods.report_synced(False)
     assert world.at(10 * GONE_S + GONE_S - 1) == []
-    world.pods.synced = True
+    world.pods.report_synced(True)
     assert world.at(11 * GONE_S) == []
     assert world.at(12 * GONE_S) == [HELD.id]
 

@@ -25,7 +25,7 @@ class World:
         self.tenure = PodTenure(self.pods, lambda _uid: self.since_s)
         for one in known:
             self.observe(one)
-        self.pods.synced = True
+        self.pods.report_synced(True)
 
     def observe(self, after: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=after))
@@ -72,9 +72,9 @@ def test_what_runs_for_a_pod_is_over_with_its_sandbox_or_when_the_pod_has_ended(
 
 def test_before_the_pods_are_known_everything_is_kept() -> None:
     world = World()
-    world.pods.synced = False
+    world.pods.report_synced(False)
     assert world.retains("main")
-    world.pods.synced = True
+    world.pods.report_synced(True)
     assert not world.retains("main")
 
 
@@ -98,9 +98,9 @@ def test_a_pod_may_start_until_it_has_ended_or_is_gone_and_as_long_as_it_is_not_
     world = World(pod(planned("main"), phase="Running"))
     assert world.pods.may_start(UID)
     assert not world.pods.may_start(OTHER)
-    world.pods.synced = False
+    world.pods.report_synced(False)
     assert world.pods.may_start(OTHER)
-    world.pods.synced = True
+    world.pods.report_synced(True)
     world.observe(pod(planned("main"), phase="Succeeded"))
     assert not world.pods.may_start(UID)
 

@@ -9,12 +9,17 @@ from calabash.adapters.kube.objects.resources import GpuNode
 class Cordon:
     """The cordon of the node, updated by a mirror of its ``GpuNode``.
 
-    The devices count as cordoned until ``synced`` is set to True, because the state is not known before.
+    The devices count as cordoned until ``report_synced`` reports that the mirror has received the object, because the
+    state is not known before.
     """
 
     def __init__(self) -> None:
-        self.synced = False
+        self._synced = False
         self._closed = False
+
+    def report_synced(self, synced: bool) -> None:
+        """Record whether the mirror has received the ``GpuNode``."""
+        self._synced = synced
 
     def changed(self, change: MirrorChange[GpuNode]) -> None:
         """Update the cordon after a change of the ``GpuNode``. The mirror calls this method."""
@@ -22,7 +27,7 @@ class Cordon:
 
     def closed_reason(self) -> str:
         """Return the reason why devices are not given to new pods; "" if they are."""
-        if not self.synced:
+        if not self._synced:
             return "the GpuNode of this node has not been read yet"
         return "the node's devices are cordoned (kubectl calabash drain)" if self._closed else ""
 

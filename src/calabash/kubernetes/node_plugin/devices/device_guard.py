@@ -19,9 +19,10 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -31,10 +32,13 @@ from calabash.adapters.host.cgroups.groups import Cgroup
 from calabash.adapters.host.processes import identify, send_signal
 from calabash.adapters.kube.objects.core import Container, Pod
 from calabash.kubernetes.dialects.nvidia import GPU
+from calabash.kubernetes.node_plugin.containers.edits import device_nodes
+from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.objects.names import GPUS, PLAN
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
-from calabash.node.membership.container import container_allocation
+from calabash.node.agent import NodeAgent
+from calabash.node.membership.container import PodGroups, container_allocation
 
 EVERY_NAMESPACE = "*"
 DRIVERS = ("nvidia", "nvidia-frontend", "nvidia-uvm", "nvidia-caps")
@@ -63,42 +67,83 @@ class GuardSettings:
     exempt: frozenset[str]
 
 
+class GuardedNode(Protocol):
+    """The node whose pods are guarded."""
+
+    def pod_groups(self) -> Mapping[str, Path]:
+        """Return the cgroups of all pods, by the hexadecimal digits of the pods' UIDs."""
+        ...
+
+    def pod(self, digits: str) -> Pod | None:
+        """Return the pod whose UID has these digits; None if the agent does not know the pod."""
+        ...
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None:
+        """Return the record of a container's allocation; None if it has no allocation."""
+        ...
+
+    def minors(self, record: AllocationRecord) -> Collection[int]:
+        """Return the minor device numbers of the devices of an allocation."""
+        ...
+
+    def majors(self) -> Mapping[str, int]:
+        """Return the major device numbers of the loaded drivers by name; empty if no driver is loaded."""
+        ...
+
+
+class AgentNode:
+    """The node of an agent; implements ``GuardedNode``.
+
+    Args:
+        agent: grants and ends allocations on the node.
+        pods: the pods of the node.
+        groups: the cgroups of the pods.
+        host: directory in which the host's file system is mounted.
+    """
+
+    def __init__(self, agent: NodeAgent, pods: NodePods, groups: PodGroups, host: Path) -> None:
+        self._agent, self._pods, self._groups, self._host = agent, pods, groups, host
+
+    def pod_groups(self) -> Mapping[str, Path]:
+        return self._groups.all()
+
+    def pod(self, digits: str) -> Pod | None:
+        return self._pods.known(digits)
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None:
+        return self._agent.record(allocation)
+
+    def minors(self, record: AllocationRecord) -> list[int]:
+        wanted = [part.device for part in record.placement.slices]
+        nodes = device_nodes(self._host, [state.device for state in self._agent.devices()], wanted)
+        return [os.minor((self._host / node.relative_to("/")).stat().st_rdev) for node in nodes]
+
+    def majors(self) -> Mapping[str, int]:
+        return majors_of(DRIVERS)
+
+
 class DeviceGuard:
     """Deny the pods of one node access to ungranted devices. Methods must be called from one thread.
 
     Args:
         settings: cgroup hierarchies and exempt namespaces.
-        pod_groups: returns the cgroups of all pods, by the hexadecimal digits of the pods' UIDs.
-        pod: returns the pod whose UID has these digits; None if the agent does not know the pod.
-        record: returns the record of a container's allocation; None if it has no allocation.
-        minors: returns the minor device numbers of the devices of an allocation.
-        majors: returns the major device numbers of the loaded drivers by name; empty if no driver is loaded.
+        node: the node whose pods are guarded.
     """
 
-    def __init__(
-        self,
-        settings: GuardSettings,
-        *,
-        pod_groups: Callable[[], Mapping[str, Path]],
-        pod: Callable[[str], Pod | None],
-        record: Callable[[AllocationId], AllocationRecord | None],
-        minors: Callable[[AllocationRecord], Collection[int]],
-        majors: Callable[[], Mapping[str, int]] = lambda: majors_of(DRIVERS),
-    ) -> None:
+    def __init__(self, settings: GuardSettings, node: GuardedNode) -> None:
         self._settings = settings
-        self._pod_groups, self._pod, self._record, self._minors = pod_groups, pod, record, minors
-        self._majors = majors
+        self._node = node
         self._closed: set[Path] = set()
         self._failed: set[Path] = set()
 
     def reconcile(self) -> int:
         """Set the rules of all current pods that have none yet; return the number of processes that were killed."""
-        majors = self._majors()
+        majors = self._node.majors()
         if not majors:
             return 0
         ended, seen = 0, set()
-        for digits, group in self._pod_groups().items():
-            pod = self._pod(digits)
+        for digits, group in self._node.pod_groups().items():
+            pod = self._node.pod(digits)
             if pod is None or pod.metadata.namespace in self._settings.exempt or pod.spec.resource_claims:
                 continue
             for directory, denied in self._rules(pod, group, majors):
@@ -120,9 +165,9 @@ class DeviceGuard:
             name = next((name for number, name in names.items() if number in directory.name), None)
             if name is None:  # the sandbox, a worker, or a container that is not in the known status of the pod
                 continue
-            record = self._record(container_allocation(pod.metadata.uid, name))
+            record = self._node.record(container_allocation(pod.metadata.uid, name))
             if record is not None:
-                allowed = CONTROL_MINORS | frozenset(self._minors(record))
+                allowed = CONTROL_MINORS | frozenset(self._node.minors(record))
                 rules.append((directory, {majors[driver]: allowed for driver in CARDS if driver in majors}))
             elif not _asks(_container(pod, name)):
                 rules.append((directory, everything))

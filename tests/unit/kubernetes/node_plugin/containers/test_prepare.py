@@ -350,7 +350,7 @@ def test_who_comes_while_another_leaves_waits_for_that_one(kubelet: Kubelet, goi
     else:
         meta = structs.replace(leaving.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
         kubelet.add(structs.replace(leaving, metadata=meta))
-    kubelet.pods.synced = True
+    kubelet.pods.report_synced(True)
     kubelet.agent.full, kubelet.room_after = True, 7
     kubelet.add(pod(planned("main")))
     name = kubelet.admit(UID, "main", "slot-0002")
@@ -368,7 +368,7 @@ def test_who_stays_is_not_waited_for(kubelet: Kubelet) -> None:
     kubelet.add(pod(planned("main"), uid=OTHER, name="p0", phase="Running"))
     kubelet.admit(OTHER, "main", "slot-0001")
     kubelet.preparer.pre_start(("slot-0001",))
-    kubelet.pods.synced = True
+    kubelet.pods.report_synced(True)
     kubelet.agent.full = True
     kubelet.add(pod(planned("main")))
     kubelet.admit(UID, "main", "slot-0002")

@@ -73,16 +73,27 @@ class Node:
         self.root.mkdir()
         self.pods: dict[str, Pod] = {}
         self.groups: dict[str, Path] = {}
+        self.drivers = {"nvidia": MAJOR}
         self.held: set[AllocationId] = set()
         self.processes: list[subprocess.Popen[str]] = []
         self.guard = DeviceGuard(
-            GuardSettings(hierarchy=hierarchy, groups=hierarchy.directory, exempt=frozenset({EXEMPT})),
-            pod_groups=lambda: self.groups,
-            pod=self.pods.get,
-            record=lambda name: cast("AllocationRecord", SimpleNamespace()) if name in self.held else None,
-            minors=lambda _record: [GRANTED],
-            majors=lambda: {"nvidia": MAJOR},
+            GuardSettings(hierarchy=hierarchy, groups=hierarchy.directory, exempt=frozenset({EXEMPT})), self
         )
+
+    def pod_groups(self) -> dict[str, Path]:
+        return self.groups
+
+    def pod(self, digits: str) -> Pod | None:
+        return self.pods.get(digits)
+
+    def record(self, allocation: AllocationId) -> AllocationRecord | None:
+        return cast("AllocationRecord", SimpleNamespace()) if allocation in self.held else None
+
+    def minors(self, record: AllocationRecord) -> list[int]:
+        return [GRANTED]
+
+    def majors(self) -> dict[str, int]:
+        return self.drivers
 
     def add(self, pod: Pod, *, granted: tuple[str, ...] = (), known: bool = True) -> Path:
         """Create the control groups of a pod; ``granted``: containers with a slice."""
@@ -203,6 +214,6 @@ def test_planned_pod_whose_container_was_not_granted_yet_is_left_alone(node: Nod
 
 def test_nothing_is_denied_without_a_driver(node: Node) -> None:
     group = node.add(pod_of("no-driver"))
-    node.guard._majors = dict
+    node.drivers = {}
     assert node.guard.reconcile() == 0
     assert node.opened(group, "main") == {ZERO, FULL}

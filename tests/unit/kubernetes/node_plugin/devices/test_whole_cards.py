@@ -47,7 +47,7 @@ class Node:
         self.entries: list[CheckpointEntry] = []
         self.agent = Cards()
         self.pods = NodePods(lambda namespace, name: None, plan_wait_s=0.0)
-        self.pods.synced = True
+        self.pods.report_synced(True)
         self.closed = ""
         self.prepared_count = 0
         clock = VirtualClock()
@@ -195,7 +195,7 @@ def test_a_cordoned_node_gives_no_card(node: Node) -> None:
 
     node.closed = cordon.closed_reason()
     assert "has not been read yet" in node.closed
-    cordon.synced = True
+    cordon.report_synced(True)
     seen(True)
     assert node.cards.spare() == ()
     with pytest.raises(CalabashError, match="cordoned"):
