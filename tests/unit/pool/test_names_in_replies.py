@@ -59,6 +59,19 @@ PATHS = (
 )  # fmt: skip
 
 
+class NamedAccounts:
+    """Accounts with the given uids, in no groups."""
+
+    def __init__(self, uids: dict[str, int]) -> None:
+        self._uids = uids
+
+    def uid_of(self, login: str) -> int:
+        return self._uids.get(login, -1)
+
+    def groups_of(self, uid: int) -> frozenset[str]:
+        return frozenset()
+
+
 class Driver:
     """Cards that answer."""
 
@@ -117,13 +130,11 @@ class World:
                 membership=Membership(lambda allocation: home / "alloc" / allocation / "lease"),
             )
         directory = TenantDirectory(store.tenancy)
-        uids = {self.user: 4001, "eve": 4002}
         permission = Permission(
             0,
             everybody=True,
             people=directory.people,
-            groups_of=lambda _: frozenset(),
-            account_of=lambda name: uids.get(name, -1),
+            accounts=NamedAccounts({self.user: 4001, "eve": 4002}),
         )
         networks, certificates = networking(
             store.networks, permission=permission, people=directory.people, clock=self.clock

@@ -44,7 +44,7 @@ from calabash.kubernetes.usage.program import UsageProgram
 from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.access.identities import Identities
-from calabash.platform.access.permission import Permission
+from calabash.platform.access.permission import HostAccounts, Permission
 from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.audit.trail import AuditTrail
@@ -185,7 +185,7 @@ class ClusterProgram:
         tables = ClusterTenancy(store.tenancy, client, state)
         tenancy = TenancyStore(tables)
         keeper = TenantKeeper(client, state, tables=tables, tenancy=tenancy, due=woken)
-        permission = Permission(os.geteuid(), everybody=False, people=tenancy.people, account_of=own_account)
+        permission = Permission(os.geteuid(), everybody=False, people=tenancy.people, accounts=ServerAccounts())
         cluster = ClusterFace(state, tenancy=tenancy, permission=permission)
         tokens = Tokens(store.tokens, clock)
         networks, certificates = networking(store.networks, permission=permission, people=tenancy.people, clock=clock)
@@ -308,12 +308,11 @@ def _sockets(order: ClusterOrder, operations: Operations, console: ConsoleListen
     return Server(listeners, operations.fairness, token_socket=token_socket)
 
 
-def own_account(login: str) -> int:
-    """Return the user ID of a login name, or -1 if it is not the login name of the user that runs the server.
+class ServerAccounts(HostAccounts):
+    """The account that runs the server. The users of a cluster have no accounts on the machine of the server."""
 
-    The users of a cluster have no accounts on the machine of the server.
-    """
-    return os.geteuid() if login == user_name(os.geteuid()) else -1
+    def uid_of(self, login: str) -> int:
+        return os.geteuid() if login == user_name(os.geteuid()) else -1
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import pwd
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from calabash.adapters.host.failures import require_descriptor
 from calabash.adapters.host.processes import Peer, user_name
@@ -28,6 +29,28 @@ from calabash.platform.tenancy.directory import TenancyDirectory
 GROUPS_KEPT_S = 30.0
 
 
+class Accounts(Protocol):
+    """Accounts of the users whom a pool serves."""
+
+    def uid_of(self, login: str) -> int:
+        """Return the uid of a login name; -1 if there is no such account."""
+        ...
+
+    def groups_of(self, uid: int) -> frozenset[str]:
+        """Return the names of the groups of a uid."""
+        ...
+
+
+class HostAccounts:
+    """Accounts of this machine."""
+
+    def uid_of(self, login: str) -> int:
+        return account(login)
+
+    def groups_of(self, uid: int) -> frozenset[str]:
+        return user_groups(uid)
+
+
 class Permission:
     """Authentication and permission checks of one pool.
 
@@ -35,8 +58,7 @@ class Permission:
         owner_uid: uid of the pool's process.
         everybody: True to serve all users of the machine, False to serve only root and the owner of the process.
         people: returns the present directory of tenants, users and roles.
-        groups_of: returns the names of the groups of a uid; the result is cached for GROUPS_KEPT_S seconds.
-        account_of: returns the uid of a login name; -1 if there is no such account.
+        accounts: accounts of the users; the groups of a uid are cached for GROUPS_KEPT_S seconds.
         clock: returns monotonic seconds.
     """
 
@@ -46,21 +68,23 @@ class Permission:
         *,
         everybody: bool,
         people: Callable[[], TenancyDirectory] = TenancyDirectory,
-        groups_of: Callable[[int], frozenset[str]] = user_groups,
-        account_of: Callable[[str], int] | None = None,
+        accounts: Accounts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.account_of = account_of or account
         self._owner_uid = owner_uid
         self._everybody = everybody
         self._people = people
-        self._groups_of = groups_of
+        self._accounts: Accounts = accounts or HostAccounts()
         self._clock = clock
         self._groups: dict[int, tuple[float, frozenset[str]]] = {}
 
     def serves(self) -> str:
         """Return a text that names the users whom the pool serves."""
         return "every user" if self._everybody else f"user {user_name(self._owner_uid)} only"
+
+    def account_of(self, login: str) -> int:
+        """Return the uid of a login name; -1 if there is no such account."""
+        return self._accounts.uid_of(login)
 
     # -- authentication ----------------------------------------------------------------------------------------------
 
@@ -222,7 +246,7 @@ class Permission:
         now_s = self._clock()
         known = self._groups.get(uid)
         if known is None or now_s - known[0] > GROUPS_KEPT_S:
-            known = self._groups[uid] = (now_s, self._groups_of(uid))
+            known = self._groups[uid] = (now_s, self._accounts.groups_of(uid))
         return known[1]
 
 

@@ -11,7 +11,7 @@ from calabash.adapters.host.processes import Peer
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind, TokenRecord, User
-from calabash.platform.access.permission import GROUPS_KEPT_S, Permission
+from calabash.platform.access.permission import GROUPS_KEPT_S, HostAccounts, Permission
 from calabash.platform.tenancy.directory import TenancyDirectory, by_user
 
 OWNER, ANN = 1 << 20, pwd.getpwnam("games").pw_uid
@@ -22,13 +22,23 @@ def peer(uid: int) -> Peer:
     return Peer(pid=1, uid=uid, gid=uid)
 
 
+class AccountsInGroups(HostAccounts):
+    """Accounts of this machine, of which ``ANN`` is in the given groups."""
+
+    def __init__(self, groups: set[str]) -> None:
+        self._groups = groups
+
+    def groups_of(self, uid: int) -> frozenset[str]:
+        return frozenset(self._groups) if uid == ANN else frozenset()
+
+
 def rules(*members: Member, groups: set[str] | None = None, users: tuple[User, ...] = ()) -> Permission:
     people = TenancyDirectory(tenants=VISION, members=by_user(members), users={u.name: u for u in users})
     return Permission(
         0,
         everybody=True,
         people=lambda: people,
-        groups_of=lambda uid: frozenset(groups or ()) if uid == ANN else frozenset(),
+        accounts=AccountsInGroups(groups or set()),
     )
 
 
@@ -136,7 +146,7 @@ def test_allocations_of_tenants_that_one_may_not_see_are_not_there() -> None:
 
 def test_groups_are_looked_up_again_after_a_while() -> None:
     now, groups = [0.0], {"lab"}
-    permission = Permission(0, everybody=True, groups_of=lambda _: frozenset(groups), clock=lambda: now[0])
+    permission = Permission(0, everybody=True, accounts=AccountsInGroups(groups), clock=lambda: now[0])
     ann = Principal(user="games", uid=ANN)
     permission.require_queue(ann, "prod", (), ("lab",))
     groups.clear()
