@@ -263,14 +263,14 @@ def test_planner_command_accepts_the_arguments_of_the_chart() -> None:
     assert [variable["name"] for variable in container["env"]] == ["POD_NAME"]
     configuration = json.loads(one(manifests, "ConfigMap", "calabash-scheduler")["data"]["scheduler.json"])
     assert {extender["urlPrefix"] for extender in configuration["extenders"]} == {f"http://{read['listen']}"}
-    assert configuration["leaderElection"]["resourceName"] == read["beside"]
+    assert configuration["leaderElection"]["resourceName"] == read["scheduler_lease"]
 
 
 def test_where_no_second_scheduler_may_run_there_is_none_and_nobody_has_its_rights() -> None:
     manifests = render({"planner": {"handshake": "affinity"}})
     (container,) = one(manifests, "Deployment", "calabash-planner")["spec"]["template"]["spec"]["containers"]
     read = parsed_by_the_product("planner", container["args"])
-    assert (read["handshake"], read["beside"]) == ("affinity", "")
+    assert (read["handshake"], read["scheduler_lease"]) == ("affinity", "")
     assert "calabash-scheduler" not in {m["metadata"]["name"] for m in manifests}
     roles = {m["roleRef"]["name"] for m in manifests if m["kind"] == "ClusterRoleBinding"}
     assert not any(name.startswith("system:") for name in roles)
@@ -297,9 +297,9 @@ def test_every_pool_that_is_named_has_a_planner_and_a_scheduler_and_the_rest_has
         assert told == scheduler_configuration(
             "http://127.0.0.1:7070", name=shard.scheduler, leaderElection=told["leaderElection"]
         )
-        assert told["leaderElection"]["resourceName"] == read["beside"] == f"calabash-scheduler{suffix}"
+        assert told["leaderElection"]["resourceName"] == read["scheduler_lease"] == f"calabash-scheduler{suffix}"
         (named,) = (r for r in rules_of(manifests, "Role") if "resourceNames" in r)
-        assert {shard.lease, read["beside"]} <= set(named["resourceNames"])
+        assert {shard.lease, read["scheduler_lease"]} <= set(named["resourceNames"])
     settings = yaml.safe_load(one(manifests, "ConfigMap", "calabash-admission")["data"]["settings.yaml"])
     assert msgspec.convert(settings, type=AdmissionSettings).shards == ("a", "b-2")
 
