@@ -228,7 +228,7 @@ class MigInstance:
 
     @property
     def kept(self) -> Kept:
-        """Compute instances that must not be destroyed."""
+        """MIG compute instances of this GPU instance that must not be destroyed."""
         return tuple((part.start, part.compute) for part in self.parts if part.kept)
 
     @property

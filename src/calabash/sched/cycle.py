@@ -95,7 +95,7 @@ class Cycle:
     def run_one(self, start_group: StartGroup) -> tuple[Decision, ...]:
         """Attempt one start group and return the decisions.
 
-        Nodes that are reserved for gangs ahead of the start group in the order stay held.
+        Nodes that are reserved for gangs before the start group in the scheduling order stay held.
         """
         state = self._state
         reservations = [r for r in state.reservations if self._reserve.is_binding(r) and r.gang != start_group.gang.key]
@@ -121,7 +121,7 @@ class Cycle:
         return self._reported()
 
     def _may_lose_precedence(self, reservation: Reservation, started: StartGroup) -> bool:
-        """Return True if a gang with a reservation may come later in the order now that a start group was started.
+        """Return True if a gang with a reservation may come later in the scheduling order after a start group started.
 
         Args:
             started: the start group that was started.
@@ -161,7 +161,7 @@ class Cycle:
         return self._state.tree.over_limit(start_group.gang.queue, self._state.need(start_group.requests)) is not None
 
     def _renew(self, reservation: Reservation) -> None:
-        """Keep or recompute a reservation whose gang comes after the attempted start group in the order.
+        """Keep or recompute a reservation whose gang comes after the attempted start group in the scheduling order.
 
         The reservation is computed anew if the attempt has started something, because the free capacity is another
         then. Otherwise it is kept, unless there are ``Options.reservations`` reservations already.

@@ -24,12 +24,12 @@ class SchedulingOrder:
         self._orders: dict[str, QueueOrder] = {}
 
     def started(self, queue: str) -> None:
-        """Update the order after a start group of the queue was started."""
+        """Update the scheduling order after a start group of the queue was started."""
         self.starts += 1
         self._queues.use_increased(queue)
 
     def stopped(self, queue: str, owners: Iterable[str]) -> None:
-        """Update the order after requests of these owners in the queue were evicted."""
+        """Update the scheduling order after requests of these owners in the queue were evicted."""
         self._queues.use_decreased(queue)
         if order := self._orders.get(queue):
             for owner in owners:

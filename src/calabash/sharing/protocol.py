@@ -105,7 +105,10 @@ class Charge:
 
 
 class SharingMode(Protocol):
-    """Rules of one sharing mode. Implementations are stateless and pure."""
+    """Interface of a sharing mode: the isolation that it offers, and the slices that fit on a device.
+
+    Implementations are stateless and pure.
+    """
 
     @property
     def name(self) -> ModeName:

@@ -32,7 +32,7 @@ class UnmanagedMemory:
     """Prevents that unmanaged memory is granted, and that a device with unmanaged processes is granted exclusively.
 
     Args:
-        scheduler: scheduler with one node, the machine.
+        scheduler: scheduler with one node, which is this host.
         number: index of each device in this node.
     """
 

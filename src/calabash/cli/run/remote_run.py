@@ -118,8 +118,8 @@ def leases(
 ) -> Sequence[tuple[RemoteServerClient, Any]]:
     """Request leases from servers; return each lease with its server: one lease, or with ``span`` as few as needed.
 
-    If devices are not free while leases of the user's own ended runs are being released, the order is tried once more.
-    Unless ``quiet``, one line on standard error says that the order waits, and why.
+    If devices are not free while leases of the user's own ended runs are being released, the request is made once more
+    afterwards. Unless ``quiet``, one line on standard error says that the request waits, and why.
 
     Args:
         order: the requested devices, as the options describe them.
@@ -137,7 +137,7 @@ def leases(
 
 
 class _Waits:
-    """Prints once, on standard error, that an order waits and why."""
+    """Prints once, on standard error, that a request for leases waits and why."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._said = quiet
@@ -168,7 +168,7 @@ def _leases(
 def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tuple[RemoteServerClient, Any]:
     """Return a lease of the server that fits best, and that server.
 
-    If no server has room and the order may wait, wait for the server that fits best.
+    If no server has room and the request may wait, wait for the server that fits best.
 
     Raises:
         CalabashError: the first refusal if no server grants the lease.

@@ -50,7 +50,7 @@ class ApiServiceTarget(KubeStruct, frozen=True):
 class ApiServiceSpec(KubeStruct, frozen=True):
     """Specification of an APIService object.
 
-    ``ca_bundle`` is the base64 form of the authority that signed the certificate of the service.
+    ``ca_bundle`` is the base64 form of the CA certificate with which the certificate of the service was signed.
     """
 
     ca_bundle: str = ""
@@ -145,12 +145,12 @@ class MetricsProgram:
         return self._server is not None and not self.ended.is_set()
 
     def refresh(self) -> None:
-        """Renew the server certificate if it is time, and read the authority of the API servers' client certificates.
+        """Renew the server certificate if it is time, and read which client certificates of API servers are accepted.
 
-        Sets ``ended`` if the authority has changed.
+        Sets ``ended`` if their CA certificate or the accepted names have changed.
 
         Raises:
-            CalabashError, ValueError: the certificate or the authority cannot be read; those in use stay in use.
+            CalabashError, ValueError: a certificate cannot be read; those in use stay in use.
         """
         proxy = read_front_proxy(self._client)
         if self._proxy is not None and proxy != self._proxy:
@@ -211,10 +211,12 @@ class MetricsProgram:
         log.info("answers API servers", port=self.port)
 
     def _register(self, bundle: str) -> None:
-        """Write the authority of the server's certificate into the APIService object if it names this server.
+        """Write the CA certificate into ``caBundle`` of the APIService object, if that object points to this server.
+
+        Otherwise log a warning.
 
         Args:
-            bundle: the authority in base64.
+            bundle: the CA certificate in base64.
         """
         found = self._client.get(API_SERVICE, REGISTERED)
         target = found.spec.service if found is not None else None
@@ -225,7 +227,7 @@ class MetricsProgram:
 
 
 def run_metrics(client: KubeClient, *, namespace: str, host: str, port: int, probe_port: int) -> None:
-    """Serve until SIGTERM or SIGINT, or until the authority of API servers has changed."""
+    """Serve until SIGTERM or SIGINT, or until other client certificates of API servers are to be accepted."""
     program = MetricsProgram(client, namespace=namespace, host=host, port=port, probes=listen(host, probe_port))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: program.ended.set())

@@ -19,7 +19,7 @@ _PROTOCOLS = {
 
 
 def render_subnet(into: Rendering, item: Subnet) -> None:
-    """Render a subnet as a Subnet. The first subnet with DNS also gets the VpcDns of the VPC."""
+    """Render a subnet as a Subnet resource of Kube-OVN. The first subnet with DNS also gets the VpcDns of the VPC."""
     vpc = into.vpc(item.name)
     versions = {cidr.version for cidr in item.cidrs}
     spec: dict[str, Any] = {
@@ -44,7 +44,7 @@ def render_subnet(into: Rendering, item: Subnet) -> None:
 
 
 def render_port(into: Rendering, item: Port) -> None:
-    """Render a port as annotations of a pod, and a virtual port as a Vip."""
+    """Render a port as annotations of a pod, and a virtual port as a Vip resource of Kube-OVN."""
     subnet = item.name.rpartition("/")[0]
     if item.virtual_parents:
         _virtual(into, item, subnet)
@@ -101,7 +101,10 @@ def render_qos(into: Rendering, item: QosPolicy) -> None:
 
 
 def render_group(into: Rendering, item: SecurityGroup) -> None:
-    """Render a security group as a SecurityGroup, which also drops packets that no rule permits."""
+    """Render a security group as a SecurityGroup resource of Kube-OVN.
+
+    Both drop packets that no rule permits. Rules for unsupported protocols are left out and reported.
+    """
     versions = sorted({cidr.version for cidr in into.vpc(item.name).cidrs})
     rules: dict[Direction, list[dict[str, Any]]] = {Direction.INGRESS: [], Direction.EGRESS: []}
     for rule in item.rules:

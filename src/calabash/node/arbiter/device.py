@@ -194,7 +194,10 @@ class ArbitratedDevice:
 
 
 def demand_words(places: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the 8-byte word at each (descriptor, offset) of ``places``. It changes with every demand of a program."""
+    """Return the 8-byte word at each of ``places``, which are pairs of a file descriptor and an offset in the file.
+
+    A word changes with every demand of a program.
+    """
     return [os.pread(descriptor, 8, offset) for descriptor, offset in places]
 
 

@@ -249,7 +249,7 @@ def _wants_device(state: SharedDevice, name: AllocationId, demand: ComputeDemand
 
 
 def _single(demand: ComputeDemand, active: bool, members: int, active_count: int, *, owed: bool) -> Order:
-    """Return the order for a container that needs no time window.
+    """Return the ``Order`` for a container that needs no time window.
 
     Such a container may launch at any time: within its share, or without a limit if it may use the time of others.
 

@@ -56,7 +56,7 @@ class Present:
 
 
 def present(shift: Shift | None, demands: Mapping[AllocationId, ComputeDemand], now_ns: int) -> Present:
-    """Return the demands without those of spilling containers that do not have the shift, and the next shift.
+    """Return the next shift, and the demands without those of containers that may spill and do not have the shift.
 
     Args:
         shift: the shift that the last call returned.

@@ -27,7 +27,7 @@ LEAK_RATIO = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """State of the audit of one slice between two windows.
+    """Difference between the measured and the reported GPU time of one slice, kept between two audit windows.
 
     Args:
         excess_ns: GPU time that the driver saw and the usage page has not reported so far; negative: the page is ahead.

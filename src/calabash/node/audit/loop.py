@@ -30,7 +30,7 @@ EMPTY_S = PERIOD_NS / 1e9  # no slot is open: only unmanaged processes are searc
 
 
 class AuditedAllocations(Protocol):
-    """Operations on allocations that the audit uses; ``node.allocation_control`` implements them."""
+    """Operations on allocations that the audit of GPU use needs; ``node.allocation_control`` implements them."""
 
     def capped_slots(self) -> Sequence[OpenSlot]:
         """Return the open slots of all allocations with a memory limit."""
@@ -136,7 +136,7 @@ class NodeAudit:
         return min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
 
     def close(self) -> None:
-        """Continue all stopped allocations, because no process would continue them after the end of the agent."""
+        """Let the processes of stopped allocations run again: after the end of the agent, nothing would do that."""
         self._auditor.thaw_all()
 
 

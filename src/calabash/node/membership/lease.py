@@ -94,8 +94,8 @@ class LeaseMembership:
     def kill(self, allocation: AllocationId) -> None:
         """Kill all members.
 
-        If the lease is still locked although no process has the file open, the open file is in a message that waits in
-        a socket. Nothing can be killed then, and the lock is ignored from now on.
+        A lease file can be locked although no process has it open, if a process has sent the open file through a Unix
+        socket and no process has received it yet. No process can be killed then, so the lock is ignored from now on.
         """
         self.signal(allocation, signal.SIGKILL)
         if not self.processes(allocation):

@@ -309,10 +309,10 @@ class UsageTracker:
 
 
 def _charged_ns(entry: _Entry, index: int) -> int:
-    """Return the GPU time so far, in ns.
+    """Return the GPU time that slice ``index`` of the allocation has used so far, in ns.
 
-    It is the sum of the highest value so far on the tenant's page, the time that the audit found to be unreported, and
-    the time that was sampled from the driver. The last is 0 for slices that the shim library measures.
+    It is the sum of the highest value seen on the usage page, the unreported time that the auditor (``node.audit``)
+    found, and the time that was sampled from the driver. The last is 0 for slices that the shim library measures.
     """
     entry.told_ns[index] = max(entry.told_ns[index], entry.slot.usage.charged_ns(index))
     unreported_ns = entry.slot.limits.device(index).unreported_ns

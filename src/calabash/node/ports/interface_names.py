@@ -14,9 +14,12 @@ ENTRY_SOCKET_FILE = "door"
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """Names of one pool. Every user can read them, so an allocation appears under the name of its slot.
+    """Names of the network namespaces, interfaces and switch ports of one pool.
 
-    ``pool`` is unique on this machine.
+    All users of the host can read these names. They therefore contain the random name of the allocation's slot, not the
+    ID of the allocation.
+
+    ``pool``: name of the pool, unique on this machine.
     """
 
     pool: str

@@ -104,7 +104,10 @@ def usage_bytes(spec: SlotSpec) -> bytes:
 
 
 def _version(spec: SlotSpec) -> int:
-    """Return the lowest page version that can express the slot, so that older libraries refuse spilling slots only."""
+    """Return the version to write into the pages: the newer one if the slot may spill memory to the host.
+
+    All other slots have the older version, so that a shim library without support for spilling accepts them.
+    """
     return PAGE_VERSION if any(device.spill_bytes for device in spec.devices) else PAGE_PLAIN
 
 

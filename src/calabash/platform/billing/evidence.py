@@ -153,7 +153,11 @@ class Items:
         self._open: dict[tuple[Any, ...], int] = {}
 
     def number(self, rows: Iterable[Sequence[Any]]) -> Iterator[int]:
-        """Yield the item number of each record of a page. A record that continues no item begins a new item."""
+        """Yield the item number of each usage record of one page of the database.
+
+        A record belongs to the last item with the same allocation, device, amounts and account if it begins where that
+        item ends. Otherwise it begins a new item.
+        """
         items, opened = self._items, self._open
         for row in rows:
             (

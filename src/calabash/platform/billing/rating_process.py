@@ -87,7 +87,7 @@ class RatingAnswer(TaskAnswer, kw_only=True, frozen=True):
 
 
 def main() -> int:
-    """Rate the month that the order on standard input names."""
+    """Read a ``RatingOrder`` from standard input, rate its month and write a ``RatingAnswer``."""
     return serve_task(RatingOrder, RatingAnswer, lambda store, order: rate_month(store, order, clock=time.time))
 
 

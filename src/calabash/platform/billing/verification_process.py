@@ -35,7 +35,7 @@ class VerifyAnswer(TaskAnswer, kw_only=True, frozen=True):
 
 
 def main() -> int:
-    """Verify the invoice that the order on standard input names."""
+    """Read a ``VerifyOrder`` from standard input, verify its invoice and write a ``VerifyAnswer``."""
     return serve_task(VerifyOrder, VerifyAnswer, lambda store, order: VerifyAnswer(verdict=verify(store, order.number)))
 
 

@@ -208,7 +208,7 @@ def _signalled(program: int, number: signal.Signals) -> None:
 
 
 def main() -> int:
-    """Supervise the job of the order on standard input."""
+    """Read a ``KeeperOrder`` from standard input and supervise its job."""
     told = msgspec.json.decode(sys.stdin.buffer.read(), type=KeeperOrder)
     JobKeeper(told).run()
     return 0

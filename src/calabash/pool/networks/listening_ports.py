@@ -63,9 +63,10 @@ class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 
 class PlaceJournal:
-    """Journal on disk of the ports on which servers of this host listen. Only one thread at a time may write.
+    """Journal on disk of the tenant network ports that servers of this host hold. Only one thread at a time may write.
 
-    The pool reads it before it removes unused ports from the host, so that the ports of running servers are kept.
+    The pool reads it before it removes unused tenant network ports from the host, so that those of running servers are
+    kept.
     """
 
     def __init__(self, home: Path) -> None:

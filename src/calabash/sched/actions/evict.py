@@ -31,7 +31,7 @@ POOLS_MAX = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VictimPool:
-    """Running units that one gang may evict by one rule (reclaim, preempt or fair share).
+    """Running units (``Unit``) that one gang may evict for one reason: reclaim, preemption or fair share.
 
     Args:
         in_quota: the gang would be within the guaranteed amount of its queue.
@@ -243,7 +243,8 @@ class Eviction:
     def _is_within(self, reservation: Reservation) -> bool:
         """Return True if the reserved gang will be in quota at its start; ``_starts_in_quota`` caches the result.
 
-        In-quota units of the queue that are expected to end before the start leave their amounts to the gang.
+        Of the in-quota units of the queue, only those that are expected to run beyond the start count against the
+        quota: the amounts of the others are free by then.
         """
         state = self._state
         if not any(state.tree.form.managed):

@@ -62,7 +62,9 @@ class EvictionRight:
 
 
 class VictimRules:
-    """Rules of eviction in one cycle. Results are cached by queue until a request of the queue starts or stops.
+    """Decides which running units may be evicted in one cycle, and which requests would be in quota.
+
+    Results are cached by queue until a request of the queue starts or stops.
 
     Args:
         started: IDs of the requests that this round has started. They may not be evicted in the same round.

@@ -61,14 +61,19 @@ def require_domain(name: str) -> str:
 
 
 def attach(domain: str, xml: str) -> None:
-    """Attach the device of ``device_xml`` to the machine ``domain``, now or at its next start. Raises CalabashError."""
+    """Attach a device to the virtual machine ``domain``, now or at its next start. Raises CalabashError.
+
+    ``xml`` describes the device, as ``device_xml`` returns it.
+    """
     _virsh("attach-device", domain, xml)
 
 
 def detach(domain: str, xml: str) -> None:
-    """Detach the device of ``device_xml`` from the machine ``domain``; does nothing if it is not attached.
+    """Detach a device from the virtual machine ``domain``; does nothing if it is not attached.
 
-    Raises CalabashError while the machine does not release the device.
+    ``xml`` describes the device, as ``device_xml`` returns it.
+
+    Raises CalabashError while the virtual machine does not release the device.
     """
     try:
         _virsh("detach-device", domain, xml)

@@ -55,7 +55,7 @@ class Sandboxes(Protocol):
 
 
 class GrantRules(Protocol):
-    """Rules of the node for grants by device IDs."""
+    """Interface by which ``Preparer`` asks if the node makes new grants, and reports that a container was prepared."""
 
     def require(self) -> None:
         """Return if the node makes new grants. Raises CalabashError if it makes none."""
@@ -77,7 +77,7 @@ class Preparer:
         edits: makes the CDI edits of a grant.
         specs: CDI spec files of containers.
         sandboxes: the sandboxes of the node's pods.
-        rules: the rules of the node, checked before each new grant.
+        rules: refuses new grants while the node makes none; asked before each new grant.
         patience: retries a grant for which there are not enough free devices while a pod of the node is terminating.
     """
 

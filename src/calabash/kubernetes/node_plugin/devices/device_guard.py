@@ -137,7 +137,7 @@ class DeviceGuard:
         self._failed: set[Path] = set()
 
     def reconcile(self) -> int:
-        """Set the rules of all current pods that have none yet; return the number of processes that were killed."""
+        """Deny ungranted devices to pods that are not restricted yet; return the number of killed processes."""
         majors = self._node.majors()
         if not majors:
             return 0

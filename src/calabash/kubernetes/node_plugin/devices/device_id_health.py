@@ -32,12 +32,13 @@ Parts = Mapping[AllocationId, Collection[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTokens:
-    """Device IDs of one container.
+    """Device IDs that one container holds.
 
     Args:
-        tokens: the device IDs.
-        devices: the container's devices in the order of the sorted device IDs; empty until the container has started.
-        unhealthy: indices in ``devices`` at which the container's slice is an unhealthy partition.
+        tokens: the device IDs, in any order.
+        devices: devices of the container's slices: ``devices[i]`` belongs to the i-th of the sorted device IDs. Empty
+            while the container has no allocation.
+        unhealthy: indices in ``devices`` of the slices that are on an unhealthy partition.
     """
 
     tokens: tuple[str, ...]

@@ -83,7 +83,7 @@ class _OfferedNode:
 
 
 class DeviceIdRules:
-    """Rules of the node for grants by the device IDs of one resource; implements ``prepare.GrantRules``.
+    """Refuses grants by device IDs while the node makes none; implements ``prepare.GrantRules`` for one resource.
 
     Args:
         gate: decides whether the node makes new grants.

@@ -56,9 +56,10 @@ class AgentFigures:
         )
 
     def _count_limits(self, snapshot: NodeSnapshot) -> None:
-        """Add to the metrics by how much the allocations' counters have grown since the last call.
+        """Count the memory allocations that were refused, and the time of throttling, since the last call.
 
-        A counter that decreased belongs to a new slot and adds nothing.
+        Both are taken from counters of each allocation. A counter that has decreased belongs to a new slot, and adds
+        nothing.
         """
         uses = {
             one.record.id: (sum(use.denied for use in one.use), sum(use.throttled_s for use in one.use))

@@ -80,7 +80,7 @@ class MigCard:
         )
 
     def provide(self, name: str, place: MigPlace, held: Parts) -> tuple[GpuInstance, ComputeInstance]:
-        """Return an idle instance of a profile at a place, and create it if necessary.
+        """Return an idle instance of a profile at a position of this GPU, and create it if necessary.
 
         Args:
             name: the MIG profile.

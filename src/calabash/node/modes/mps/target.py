@@ -64,7 +64,7 @@ def place_of(record: AllocationRecord) -> Place:
 
 
 def served_at(place: Place, tools: NodeTools) -> Served:
-    """Return the device or MIG instance at a place, as the target of an MPS service.
+    """Return the device or MIG instance that ``place`` names, as the target of an MPS service.
 
     Raises:
         CalabashError: NO_DEVICES: the node has no such device; UNHEALTHY: the MIG instance does not exist.

@@ -24,13 +24,13 @@ log = structlog.get_logger(__name__)
 
 
 class DeviceDetacher:
-    """Detaches the devices of allocations that have ended.
+    """Detaches the devices of ended allocations from virtual machines, in a background thread.
 
     Args:
         inventory: the node's inventory.
         attachments: the record of attached devices.
-        machine: returns the machine.
-        changing: context that is held while the machine is changed.
+        machine: returns the ``Machine`` whose PCI devices are managed: this host, or a simulated one.
+        changing: context to hold while PCI devices are bound, created or removed.
     """
 
     def __init__(

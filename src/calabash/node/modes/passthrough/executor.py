@@ -36,7 +36,7 @@ class PassthroughExecutor(ViewOnly):
 
     Args:
         tools: tools of the node.
-        machine: the machine; None: the one that ``tools`` describes.
+        machine: host whose PCI devices are managed; None: the one that ``tools`` describes.
     """
 
     name = passthrough.MODE.name
