@@ -96,7 +96,7 @@ class CycleMemory:
         self._known = self._before = None
 
     def begin(self) -> None:
-        """Record the inputs at the begin of a round."""
+        """Record the inputs of the scheduler at the begin of a round."""
         self._known, self._change_time_s, self._paused = None, None, False
         self._before, self._since_s = self._inputs(), self._state.now_s
 

@@ -30,7 +30,7 @@ class Passes:
         self._thread: threading.Thread | None = None
 
     def request(self) -> None:
-        """Request a pass now. Returns at once."""
+        """Request that ``one_pass`` is called now. Returns at once."""
         self.request_in(0.0)
 
     def request_in(self, wait_s: float) -> None:

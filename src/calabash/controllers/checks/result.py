@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectivityResult:
-    """Result of one check.
+    """Result of one check of the connectivity of a VPC.
 
     Args:
         promise: sentence about the network that was tested.

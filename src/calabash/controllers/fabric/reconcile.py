@@ -19,7 +19,7 @@ OBSERVATIONS_MAX = 4  # release, attach, and a repetition if a reply was lost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricRound:
-    """Result of a round.
+    """Result of one reconciliation of the partitions of a plane.
 
     Args:
         conditions: condition of each device on the plane.

@@ -20,14 +20,14 @@ from calabash.net.fabric_partitions import FabricPartition, free_number
 
 
 class SimulatedPartition(msgspec.Struct, forbid_unknown_fields=True):
-    """One partition in the file."""
+    """Partition of a simulated plane, as stored in its file."""
 
     tenant: str
     members: list[str]
 
 
 class SimulatedFabric:
-    """One simulated plane.
+    """Simulated plane of a fabric, whose partitions are kept in a file.
 
     Args:
         plane: kind of the fabric.

@@ -157,7 +157,7 @@ def _require_roots(path: Path) -> None:
 
 
 def fetch(which: PackageTree = OVN) -> Path:
-    """Return the tree; fetch it if it is missing.
+    """Return the directory of a package tree; fetch the packages if they are missing.
 
     Raises CalabashError: UNSUPPORTED without APT, UNREACHABLE if fetching fails.
     """

@@ -72,7 +72,7 @@ class VpcBackoff:
         self.failures: dict[str, FailedVpc] = {}
 
     def failed(self, vpc: str, error: CalabashError, now_s: float) -> FailedVpc:
-        """Record a failure and return it."""
+        """Record that the configuration of a VPC has failed; return the failure with the time of the next try."""
         tries = self.failures[vpc].tries + 1 if vpc in self.failures else 1
         pause_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(tries - 1, 10))
         self.failures[vpc] = FailedVpc(error=error, tries=tries, next_s=now_s + pause_s)
@@ -82,7 +82,7 @@ class VpcBackoff:
         self.failures.pop(vpc, None)
 
     def due(self, now_s: float) -> list[str]:
-        """Return the VPCs to try again now."""
+        """Return the failed VPCs whose pause is over."""
         return [vpc for vpc, failure in self.failures.items() if failure.next_s <= now_s]
 
     def next_s(self) -> float | None:
@@ -90,7 +90,7 @@ class VpcBackoff:
         return min((failure.next_s for failure in self.failures.values()), default=None)
 
     def waits(self, vpc: str, now_s: float) -> bool:
-        """Return True if the VPC must not be tried yet."""
+        """Return True if the VPC has failed and its pause is not over yet."""
         failure = self.failures.get(vpc)
         return failure is not None and failure.next_s > now_s
 

@@ -42,7 +42,7 @@ class NetworkUpdate:
 
 
 class NetworkSource(Protocol):
-    """Source of networks."""
+    """Source of the network objects that a controller configures, and recipient of its status reports."""
 
     def fetch_update(self, after: int, wait_s: float) -> NetworkUpdate:
         """Return the changes after a revision; wait up to ``wait_s`` seconds for one. Raises CalabashError.

@@ -25,7 +25,7 @@ _TEXT_MAX = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTerms:
-    """Terms of one pod.
+    """Queue, gang, priority and run time that a pod asks for, whatever the dialect of its devices.
 
     Args:
         tenant: the namespace of the pod.
@@ -51,7 +51,7 @@ class PodTerms:
 
 
 def facts_of(pod: AskingPod) -> PodTerms:
-    """Read the terms of a pod.
+    """Read the ``PodTerms`` of a pod.
 
     Raises:
         CalabashError: an annotation is invalid; the message names it.

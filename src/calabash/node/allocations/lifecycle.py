@@ -36,7 +36,7 @@ class LifecycleStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witnesses:
-    """Observed state of an allocation.
+    """State of an allocation as it is observed on the node.
 
     Args:
         entry: state in the journal; None if there is no entry.

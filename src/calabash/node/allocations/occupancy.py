@@ -69,7 +69,7 @@ class Occupancy:
         self._questions.pop(allocation, None)
 
     def poll(self) -> bool:
-        """Call the drivers for all open questions.
+        """Ask the drivers, for each open question, if they still list a process of the allocation.
 
         Returns True if the drivers list no process of one of the allocations any more.
         """

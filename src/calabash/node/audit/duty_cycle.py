@@ -97,5 +97,5 @@ def pace(state: Pace, *, share: float, seen_ns: int | None, suspended: bool, now
 
 
 def due_ns(state: Pace) -> int:
-    """Return the time of the next step."""
+    """Return the time of the next step of the duty cycle."""
     return state.free_until_ns if state.runs(state.at_ns) else state.next_ns

@@ -69,7 +69,7 @@ class Examination:
     def note(
         self, *, at_s: float, seen: tuple[tuple[bytes, ...], Entries, Entries], pids: set[int], settled: bool
     ) -> None:
-        """Store the result of an examination.
+        """Store the result of a new examination of the slot.
 
         Args:
             seen: the memory mark of the usage page, and its process entries before and after the driver was called.
@@ -135,7 +135,7 @@ class SlotsByDevice:
         return [slot for slot in self.busy.values() if is_due(slot, now_s)]
 
     def note_examined(self, slot: OpenSlot) -> None:
-        """Note whether a slot has processes now."""
+        """Record the examination of a slot: it is examined again soon if it has process entries."""
         if slot.examined.has_entries:
             self.busy[id(slot)] = slot
         else:

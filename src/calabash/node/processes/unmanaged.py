@@ -83,7 +83,7 @@ class UnmanagedProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Result of one process list of a device.
+    """Unmanaged processes that were found by one process list of a device, and the changes since the previous list.
 
     Args:
         unmanaged: unmanaged processes in the list, confirmed or not.
@@ -106,7 +106,7 @@ def judge_listing(
     entitled: Collection[AllocationId],
     policy: UnmanagedPolicy,
 ) -> Verdict:
-    """Evaluate one process list of one device.
+    """Find the unmanaged processes in one process list of a device.
 
     Args:
         known: unmanaged processes of the previous list.

@@ -25,7 +25,7 @@ class ClampedCounter:
     _read_ns: int = 0
 
     def read(self, raw_ns: int, now_ns: int, *, burst_ns: int, inflight_ns: int = 0) -> int:
-        """Return the value after one more reading.
+        """Return the clamped value of the counter after one more reading of the page.
 
         Args:
             raw_ns: the counter as the tenant has written it.

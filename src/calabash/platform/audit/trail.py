@@ -87,7 +87,7 @@ class AuditTrail:
         return done
 
     def verify(self) -> tuple[AuditHead, str]:
-        """Verify the whole chain.
+        """Verify the hash chain of all lines of the audit log.
 
         Return number and seal of the last line before the first error, and a text that names this error ("" if there is
         none). Lines that are written during the verification may be left out.

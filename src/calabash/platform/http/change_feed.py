@@ -27,7 +27,7 @@ Key = tuple[str, str]  # kind, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Compared state of an object, and its owner.
+    """State of an object, in the form in which two polls are compared, and the owner of the object.
 
     Args:
         mark: value that represents the state; it is compared with that of the previous poll.

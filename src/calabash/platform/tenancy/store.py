@@ -28,7 +28,7 @@ class TenantDirectory:
         )
 
     def people(self) -> TenancyDirectory:
-        """Return the present directory."""
+        """Return the present tenants, projects, users and memberships."""
         return self._people
 
     def replace(self, people: TenancyDirectory) -> None:
@@ -58,7 +58,7 @@ class TenancyStore:
         self._prepare = prepare
 
     def people(self) -> TenancyDirectory:
-        """Return the present directory."""
+        """Return the present tenants, projects, users and memberships."""
         return self._directory.people()
 
     def adopt(

@@ -106,7 +106,7 @@ class OverUseFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUseState:
-    """Present findings.
+    """Cases of over-use that exist now, with their beginnings.
 
     Args:
         since_s: monotonic time in seconds at which each finding was first made, by the ``key`` of the finding.
@@ -117,7 +117,7 @@ class OverUseState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUseVerdict:
-    """Actions of one round.
+    """Actions against over-use that one round of checks requires.
 
     Args:
         to_report: new findings to report.

@@ -60,7 +60,7 @@ MODELS_DIFFER = "have {there}, asked {asked}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVerdict:
-    """Verdict of the nodes on one shape.
+    """Number of nodes on which one shape fits, and the reasons why it does not fit on the others.
 
     Args:
         nodes: number of nodes. fitting: number of nodes where the shape fits.

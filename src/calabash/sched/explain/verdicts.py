@@ -96,7 +96,7 @@ class _Ranks:
         self._gpu_free, self._gpu_free_mib = _values(cluster.gpu_free_milli), _values(cluster.gpu_free_mib)
 
     def key(self, shape: Shape) -> tuple[object, ...]:
-        """Return a key under which verdicts are shared.
+        """Return a key under which shapes share their cached verdicts.
 
         Shapes of equal keys differ in requested amounts only, and all nodes judge them alike.
         """

@@ -63,11 +63,11 @@ class PressureHeap:
         return queue in self._leaves
 
     def amount(self, queue: str) -> Amount:
-        """Return the charge that was last set for a leaf."""
+        """Return the charge that was last set for a leaf queue."""
         return self._leaves[queue].amount
 
     def put(self, queue: str, amount: Amount) -> None:
-        """Add a leaf, or change the charge of its next request."""
+        """Add a leaf queue, or change the charge of its next request."""
         if queue in self._leaves:
             self.remove(queue)
         number, *ancestors = self._tree.form.paths[self._tree.form.index[queue]]
@@ -80,7 +80,7 @@ class PressureHeap:
         self._recompute_to_root(leaf)
 
     def remove(self, queue: str) -> None:
-        """Remove a leaf."""
+        """Remove a leaf queue."""
         leaf = self._leaves.pop(queue)
         del self._at[leaf.number][leaf.amount]
         leaf.version = next(self._versions)

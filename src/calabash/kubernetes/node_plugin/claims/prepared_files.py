@@ -50,7 +50,7 @@ class ClaimNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class ClaimNotes:
-    """The notes of all prepared claims, in one directory, which is created when it is needed.
+    """The notes (files) of all prepared claims, in one directory, which is created when it is needed.
 
     Methods may be called from any thread, but only one thread at a time may call them for the same claim.
     """
@@ -99,7 +99,7 @@ class ClaimNotes:
         return _read(self._path(uid)) if _UID.fullmatch(uid) else None
 
     def remove(self, uid: str) -> None:
-        """Delete the note of a claim."""
+        """Delete the note (file) of a claim."""
         self._settled.discard(uid)
         if _UID.fullmatch(uid):
             with suppress(OSError):
@@ -113,7 +113,7 @@ class ClaimNotes:
                     (self._directory / name).unlink()
 
     def all(self) -> list[ClaimNote]:
-        """Return all valid notes."""
+        """Return the valid notes of all prepared claims."""
         try:
             names = sorted(name for name in os.listdir(self._directory) if _UID.fullmatch(name))
         except OSError:

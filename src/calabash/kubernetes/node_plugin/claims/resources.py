@@ -24,7 +24,7 @@ CLAIM_PREFIX = "calabash-claim-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimDesk:
-    """State of the claims of one node.
+    """Files and locks of the prepared claims of one node.
 
     Args:
         notes: one file for each prepared claim, with its CDI name.

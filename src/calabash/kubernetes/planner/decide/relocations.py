@@ -34,7 +34,7 @@ TERMINATION_TIMEOUT_S = 600.0
 
 @dataclass(slots=True)
 class Relocation:
-    """A move in progress, with the life cycle ``state.move_lifecycle``.
+    """A move of a pod in progress, with the life cycle ``state.move_lifecycle``.
 
     Args:
         pod: the moved pod.
@@ -55,7 +55,7 @@ class Relocation:
 
 
 class Relocations:
-    """All moves in progress.
+    """All moves of pods that are in progress.
 
     Args:
         at_once: greatest number of moves in progress.

@@ -57,7 +57,7 @@ class PassthroughExecutor(ViewOnly):
 
     @property
     def machine(self) -> Machine:
-        """The machine, opened at the first use."""
+        """The host whose PCI devices are managed, opened at the first use."""
         if self._machine is None:
             root = self._tools.device_root or Path("/")
             if self._tools.environment:
