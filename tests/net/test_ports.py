@@ -316,7 +316,7 @@ def _using(pool: Networked, token: Path, home: Path, isolation: str = "") -> For
     steps = Path(__file__).parents[1] / "daemons" / "programs" / "remote_steps.py"
     words = ("sh", "-ec", REMOTE, "sh", str(home), sys.executable, str(token), str(steps))
     caller = pool.run(*words, ports=["red/a/web2"], isolation=isolation)
-    assert caller.says() == "server lab01 is known: 2 cards"
+    assert caller.says() == "server lab01 added: 2 cards"
     assert caller.says() == "begun 0 1"
     return caller
 
@@ -364,6 +364,6 @@ def test_connections_by_a_port_outlive_kills_of_server_and_pool(
     owner("server", "up", "--port", "red/a/gpu1", "--name", "lab01")
     assert len(pool.world.client.get("/v1/networks/places")["items"]) == 1
     again = ("sh", "-ec", REMOTE.replace("&& exec", "; #"), "sh", str(tmp_path / "client"), sys.executable, str(token))
-    assert pool.run(*again, isolation="brokered").end()[1] == "server lab01 is known: 2 cards\n"
+    assert pool.run(*again, isolation="brokered").end()[1] == "server lab01 added: 2 cards\n"
     assert _does(using, "write") == "write 0"
     assert using.end()[0] == 0
