@@ -133,7 +133,7 @@ def test_a_card_goes_from_tenant_to_tenant_by_way_of_nobodys_partition_through_k
 def test_without_the_program_that_clears_cards_nothing_is_granted_and_it_is_said(fabric: World) -> None:
     waiting = fabric.run("cat", tenant="red", wait_s=60)
     until(lambda: "controller has told nothing yet" in explanation(fabric), what="the reason why red waits")
-    assert "nothing has been told" in _stderr(fabric, "net", "fabric", "list")
+    assert "no controller has reported fabrics" in _stderr(fabric, "net", "fabric", "list")
     calabash(fabric, "net", "fabric", "run", "--once")
     until(lambda: fabric.allocation_of(waiting), what="red to have the card")
     assert shown(fabric)["state"] == "clear"
