@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.soak.diary import STARVED, Fault, Run
 from bench.soak.program import FAILED
-from calabash.binder.local.binder import LOST_PLACE
+from calabash.binder.local.binder import LOST_PLACE as LOST_PLACE_TEMPLATE
 from calabash.sharing.brokered import MODE as BROKERED
 
 Json = Mapping[str, Any]
@@ -34,6 +34,7 @@ TAKEN_BACK = {
     "idle",
     "device",
 }
+LOST_PLACE = LOST_PLACE_TEMPLATE.partition("{")[0]
 SOON_S = 20.0  # effects of a fault show up within this time after it
 
 

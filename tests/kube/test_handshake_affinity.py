@@ -214,6 +214,7 @@ def test_budget_protects_its_pods_another_pod_is_evicted_and_the_queue_status_sh
         return found
 
     cluster.wait_for(lambda: status("own").get("waiting") == 1, "the status of the queue")
+    cluster.wait_for(lambda: "allocated" in status("default"), "the status of the default queue")
     assert status("own")["allocated"] == 1
     assert status("own")["borrowed"] == 0
     assert (status("default")["allocated"], status("default")["borrowed"]) == (2, 2)
