@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from litestar.params import FromPath
 
 from calabash.api import endpoints, replies, requests
 from calabash.binder.local.requests import WaitingRequest
+from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import Message
 from calabash.model.request import AllocationId
@@ -72,14 +74,37 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
             pool.give_back(waiting, why="the way to its ports could not be opened")
             raise
     elif wanted.enter and state.membership == "kernel" and not granted.edits.worker_socket:
-        try:
-            shown = (await session.work(pool.enter, waiting.id, caller.process)).state
-        except BaseException:
-            pool.give_back(waiting, why="the program could not enter")
-            raise
+        shown = (await _entered(pool, session, waiting)).state
     return views_resources.granted(
         granted, state.context.simulation, session.visibility, state=shown, entry_socket=entry_socket
     )
+
+
+async def _entered(pool: Pool, session: Session, waiting: WaitingRequest) -> AllocationRecord:
+    """Make the client the program of its allocation; end the allocation if that fails.
+
+    A server that shuts down cancels its requests, but not their worker threads. Ending the allocation would then end the client,
+    if the thread has just made it a member; so an operation that has begun is waited for, for some milliseconds.
+    """
+    outcome: Future[AllocationRecord] = Future()
+
+    def enter() -> None:
+        if outcome.set_running_or_notify_cancel():
+            try:
+                outcome.set_result(pool.enter(waiting.id, session.caller.process))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+    try:
+        try:
+            await session.work(enter)
+        except asyncio.CancelledError:
+            if outcome.cancel():
+                raise
+        return outcome.result()
+    except BaseException:
+        pool.give_back(waiting, why="the program could not enter")
+        raise
 
 
 async def _granted(pool: Pool, session: Session, waiting: WaitingRequest, wait_s: float) -> Grant:
