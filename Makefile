@@ -44,7 +44,7 @@ test-all: ## `make test`, and then all other tests: whole pools, clusters, netwo
 	@failed=0; $(MAKE) --no-print-directory test || failed=1; \
 		CALABASH_FAILED_KEEP=1 $(PYTEST) -n $(WAITING) --dist loadscope -m "complete or system" || failed=1; exit $$failed
 
-repeat: ## run the tests that failed in `make test-all` once more, alone, if they are three at most
+repeat: ## run the tests that failed in `make test-all` once more, alone, if they are five at most
 	@$(RUN) python -m tools.repeat
 
 test-changed: ## the tests of the packages that differ from BASE (what is not committed), and of those that import them

@@ -87,7 +87,7 @@ def test_more_failures_than_the_limit_are_not_repeated(tmp_path: Path) -> None:
     project.run_all()
     repeated = project.run("tools.repeat")
     assert repeated.returncode == 1
-    assert "4 tests failed, more than 3" in repeated.stderr
+    assert "6 tests failed, more than 5" in repeated.stderr
 
 
 def test_a_run_that_was_ended_is_not_repeated(tmp_path: Path) -> None:
