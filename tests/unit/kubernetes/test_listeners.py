@@ -27,7 +27,7 @@ from calabash.api.part_metrics import ClusterPart
 from calabash.exporter import serving
 from calabash.exporter.page import MetricsPage
 from calabash.exporter.reading import Reader
-from calabash.exporter.serving import CONNECTIONS_MAX, Listening, MetricsServer
+from calabash.exporter.serving import CONNECTIONS_MAX, Listening, page_server
 from calabash.kubernetes.serving_certificates.authority import make_authority, make_serving
 from calabash.kubernetes.serving_certificates.server import PROBE_BOUNDS, probe_server, server_context
 from calabash.kubernetes.telemetry import BOUNDS as FIGURES_BOUNDS
@@ -135,17 +135,13 @@ def extender() -> Iterator[Target]:
 
 @contextlib.contextmanager
 def exporter(tls: ssl.SSLContext | None) -> Iterator[Target]:
-    loop = asyncio.new_event_loop()
-    server = MetricsServer(MetricsPage(cast(Reader, None)), Listening(host="0.0.0.0", port=0, tls=tls))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
+    server = page_server(MetricsPage(cast(Reader, None)), Listening(host="0.0.0.0", port=0, tls=tls))
+    server.start()
     try:
-        _, port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT_S)
+        port = server.port
         yield Target(port, CONNECTIONS_MAX, tls is not None, "GET", "/healthz", lambda: accepted(port))
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(WAIT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(WAIT_S)
+        server.stop()
 
 
 LISTENERS: dict[str, Callable[[], contextlib.AbstractContextManager[Target]]] = {
