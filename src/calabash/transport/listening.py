@@ -59,7 +59,7 @@ class Acceptor:
     """Accepts the connections of a listening socket, between ``start`` and ``close`` or ``end``.
 
     Args:
-        listener: socket that is bound and listening; it stays open.
+        listener: socket that is bound and listening; ``end`` closes it, ``close`` does not.
         handle: handles one connection; see ``Handle`` and ``streams``.
         connections: table of the open connections, with their limits.
         peer: returns the peer for which a connection counts, from its socket and address.
@@ -95,7 +95,9 @@ class Acceptor:
         await asyncio.gather(*self._all_tasks(), return_exceptions=True)
 
     async def end(self, within_s: float) -> None:
-        """Accept no more connections, close those whose request is not complete, wait for the others, then cancel them.
+        """Close the listening socket and the connections whose request is not complete; wait for the others.
+
+        Those that have not ended after ``within_s`` are cancelled.
 
         Args:
             within_s: longest wait in seconds.
@@ -103,6 +105,7 @@ class Acceptor:
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
+        self._listener.close()
         while self._connections.shed():
             pass
         if self._tasks:

@@ -163,9 +163,8 @@ class SmallServer:
 
     async def _hang_up(self, within_s: float) -> None:
         """Close all connections and the listening socket; requests that are being answered have ``within_s`` seconds."""
-        if self._acceptor is not None and self._listener is not None:
+        if self._acceptor is not None:
             await self._acceptor.end(within_s)
-            self._listener.close()
         self._acceptor = self._listener = None
 
     async def _converse(

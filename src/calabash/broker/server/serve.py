@@ -134,7 +134,6 @@ class RemoteServer:
             count=count,
         )
         task = loop.create_task(dispatcher.serve())
-        task.add_done_callback(lambda _: listener.close())
 
         def close() -> None:
             task.cancel()
