@@ -9,9 +9,12 @@ import asyncio
 import contextlib
 import socket as sockets
 import ssl
+import stat
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from socket import SHUT_RDWR, socket
 
+from calabash.model.errors import CalabashError, Reason
 from calabash.transport.connections import Connection, Connections
 
 HANDSHAKE_S = 5.0
@@ -47,6 +50,20 @@ def listen(host: str, port: int) -> socket:
     found = sockets.getaddrinfo(host or None, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE)
     family, _, _, _, address = min(found, key=lambda one: one[0] is not sockets.AF_INET)
     return sockets.create_server(address, family=family, backlog=BACKLOG)
+
+
+def listen_unix(path: Path, listener: socket, *, mode: int) -> None:
+    """Bind a Unix socket to the path, set its mode and listen on it. Raises BAD_FILE for a path of another file type.
+
+    Replaces an existing socket: the caller holds the lock of the directory, so that socket belongs to a program that has
+    ended.
+    """
+    if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
+        raise CalabashError(f"{path} is not a socket", reason=Reason.BAD_FILE, hint="move it away")
+    path.unlink(missing_ok=True)
+    listener.bind(str(path))
+    path.chmod(mode)  # before it listens, so that no other user connects in between
+    listener.listen(BACKLOG)
 
 
 def address_of_socket(listener: socket) -> tuple[str, int]:
