@@ -28,7 +28,7 @@ from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.quantity import parse_quantity
 from calabash.kubernetes.pod_request import read_request
 from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING, CertificateKeeper
-from calabash.kubernetes.serving_certificates.server import listen
+from calabash.transport.listening import listen
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kube"
 PORT = 18443

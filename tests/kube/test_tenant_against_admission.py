@@ -24,7 +24,7 @@ CONNECTIONS = 512
 SERVE = f"""
 import sys, threading
 from calabash.kubernetes.admission.run import AdmissionProgram
-from calabash.kubernetes.serving_certificates.server import listen
+from calabash.transport.listening import listen
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.adapters.kube import load_client
 program = AdmissionProgram(

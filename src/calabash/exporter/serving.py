@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import signal
-import socket
 import ssl
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -19,9 +19,8 @@ from calabash.adapters.exposition import CONTENT_TYPE
 from calabash.adapters.host.tcp_peers import local_peer
 from calabash.exporter.page import MetricsPage
 from calabash.model.errors import CalabashError, Reason
-from calabash.transport.connections import Connections
-from calabash.transport.http1 import Bounds, Conversation, HttpQuestion, HttpReply
-from calabash.transport.listening import Acceptor, streams
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.small_server import SmallServer
 
 CONNECTIONS_MAX = 32
 PER_PEER_MAX = 16
@@ -46,78 +45,51 @@ class Listening:
     tls: ssl.SSLContext | None = None
 
 
-class MetricsServer:
-    """HTTP server of a page of metrics, between :meth:`start` and :meth:`stop`."""
+def page_server(page: MetricsPage, listening: Listening) -> SmallServer:
+    """Return the HTTP server of a page of metrics; the caller starts and stops it."""
 
-    def __init__(self, page: MetricsPage, listening: Listening) -> None:
-        self._page = page
-        self._listening = listening
-        self._connections = Connections(most=BOUNDS.connections, per_peer=BOUNDS.per_peer)
-        self._listener: socket.socket | None = None
-        self._acceptor: Acceptor | None = None
-
-    async def start(self) -> tuple[str, int]:
-        """Listen; return the address and the port. Raises CalabashError if the port is in use or not permitted."""
-        where = self._listening
-        try:
-            self._listener = _listen(where.host, where.port)
-        except OSError as error:
-            raise CalabashError(
-                f"{where.host}:{where.port} cannot be listened on: {error.strerror or error}",
-                reason=Reason.CONFLICT,
-                hint="choose another with --listen HOST:PORT",
-            ) from None
-        conversation = Conversation(connections=self._connections, bounds=BOUNDS, answer=self._reply)
-        handle = streams(conversation.run, self._connections, context=lambda: where.tls, limit=BOUNDS.head_bytes)
-        self._acceptor = Acceptor(self._listener, handle, self._connections, peer=local_peer)
-        self._acceptor.start()
-        host, port = self._listener.getsockname()[:2]
-        return str(host), int(port)
-
-    async def stop(self) -> None:
-        """Stop accepting connections, and close the port."""
-        if self._acceptor is not None and self._listener is not None:
-            self._acceptor.close()
-            await self._acceptor.wait_closed()
-            self._listener.close()
-
-    async def _reply(self, question: HttpQuestion, _: asyncio.StreamReader) -> HttpReply:
-        reply = await self._answer(question)
+    async def answer(question: HttpQuestion) -> HttpReply:
+        reply = await _answer(page, listening.token, question)
         return replace(reply, headers=(*reply.headers, ("Cache-Control", "no-store")), closes=True)
 
-    async def _answer(self, question: HttpQuestion) -> HttpReply:
-        if question.path == "/healthz":
-            return HttpReply(body=b"ok\n", content_type=TEXT)
-        if not self._permitted(question.authorization):
-            wanted = (("WWW-Authenticate", "Bearer"),)
-            return HttpReply(
-                status=HTTPStatus.UNAUTHORIZED, body=b"a token is needed\n", content_type=TEXT, headers=wanted
-            )
-        if question.path != "/metrics":
-            return HttpReply(status=HTTPStatus.NOT_FOUND, body=b"see /metrics\n", content_type=TEXT)
-        if question.method != "GET":
-            return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED, content_type=TEXT, headers=(("Allow", "GET"),))
-        return HttpReply(body=await asyncio.to_thread(self._page.text), content_type=CONTENT_TYPE)
-
-    def _permitted(self, shown: str) -> bool:
-        token = self._listening.token
-        return not token or hmac.compare_digest(shown.encode("latin-1"), b"Bearer " + token.encode())
+    at = (listening.host, listening.port)
+    return SmallServer(answer, at, name="exporter", tls=listening.tls, peer=local_peer, bounds=BOUNDS)
 
 
-async def serve_until_told(page: MetricsPage, listening: Listening, *, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; call ``ready`` with HOST:PORT once it listens."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+def serve_until_told(page: MetricsPage, listening: Listening, *, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; call ``ready`` with HOST:PORT once it listens.
+
+    Raises:
+        CalabashError: the port is in use or not permitted.
+    """
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = MetricsServer(page, listening)
-    host, port = await server.start()
+        signal.signal(number, lambda *_: stop.set())
+    server = page_server(page, listening)
+    try:
+        server.start()
+    except OSError as error:
+        raise CalabashError(
+            f"{listening.host}:{listening.port} cannot be listened on: {error.strerror or error}",
+            reason=Reason.CONFLICT,
+            hint="choose another with --listen HOST:PORT",
+        ) from None
+    host, port = server.address
     try:
         ready(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        await stop.wait()
+        stop.wait()
     finally:
-        await server.stop()
+        server.stop()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return socket.create_server(address[:2], family=family, backlog=64)
+async def _answer(page: MetricsPage, token: str, question: HttpQuestion) -> HttpReply:
+    if question.path == "/healthz":
+        return HttpReply(body=b"ok\n", content_type=TEXT)
+    if token and not hmac.compare_digest(question.authorization.encode("latin-1"), b"Bearer " + token.encode()):
+        wanted = (("WWW-Authenticate", "Bearer"),)
+        return HttpReply(status=HTTPStatus.UNAUTHORIZED, body=b"a token is needed\n", content_type=TEXT, headers=wanted)
+    if question.path != "/metrics":
+        return HttpReply(status=HTTPStatus.NOT_FOUND, body=b"see /metrics\n", content_type=TEXT)
+    if question.method != "GET":
+        return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED, content_type=TEXT, headers=(("Allow", "GET"),))
+    return HttpReply(body=await asyncio.to_thread(page.text), content_type=CONTENT_TYPE)

@@ -122,7 +122,7 @@ def metrics_server(figures: Telemetry, gather: Gather, *, host: str, port: int) 
     async def answer(question: HttpQuestion) -> HttpReply:
         return await asyncio.to_thread(figures.reply, question, gather)
 
-    return SmallServer(answer, host=host, port=port, bounds=BOUNDS)
+    return SmallServer(answer, (host, port), name="metrics", bounds=BOUNDS)
 
 
 def _family(metric: PartMetric, series: _Series, gathered: dict[Labels, float]) -> Family:

@@ -44,7 +44,6 @@ from calabash.platform.home.logs import LOG_FILE, STARTING, configure
 from calabash.platform.http.gateway_supervisor import OFF, ConsoleListener, gateway_socket
 from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.http.server import Listener, Server
-from calabash.platform.http.sockets import listening
 from calabash.platform.networks.controller_supervisor import ControllerSupervisor
 from calabash.platform.networks.store import NetworkStore
 from calabash.platform.networks.wiring import networking
@@ -57,6 +56,7 @@ from calabash.pool.pool import Pool
 from calabash.pool.requests.run_times import RunTimes
 from calabash.pool.settings import read_settings
 from calabash.pool.wiring import build_pool
+from calabash.transport.listening import listen_unix
 
 SWITCH_INTERVAL_S = 0.001  # a reply passes several threads, and a computing thread must not delay each of them
 
@@ -180,13 +180,13 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         console_failure=console.failure,
     )
     listener = stack.enter_context(Listener(fairness))
-    listening(address, listener)
+    listen_unix(address, listener, mode=0o666)  # permissions are checked per request
     stack.callback(address.unlink, missing_ok=True)  # the path is this pool's own from here on
     listeners, token_socket = [listener], ""
     if console.listener is not None:
         listeners.append(stack.enter_context(Listener(fairness)))
         token_socket = str(gateway_socket(home))
-        listening(Path(token_socket), listeners[1], mode=0o600)
+        listen_unix(Path(token_socket), listeners[1], mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         console.serve(token_socket, credential=pool.tokens.gateway().secret)
     _start_over_use_watch(pool, stack)

@@ -30,7 +30,8 @@ class Bounds:
     Args:
         head_bytes: bytes of a request's head (request line and header fields); servers pass it to their streams as
             ``limit``.
-        body_bytes: bytes of the body of one request.
+        body_bytes: bytes of the body of one request; the default is twice what an API server takes for one object,
+            because reviews carry two.
         held_bytes: bytes of all bodies that are in memory at the same time.
         connections: open connections of all peers together.
         per_peer: open connections of one peer.

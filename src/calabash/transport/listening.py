@@ -1,4 +1,4 @@
-"""Accept connections within the limits of ``calabash.transport.connections``, with or without TLS.
+"""Open listening sockets, and accept connections within the limits of ``transport.connections``, with or without TLS.
 
 A connection is counted when it is accepted, before its TLS handshake. So handshakes that never end are limited as well.
 """
@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket as sockets
 import ssl
+import stat
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from socket import SHUT_RDWR, socket
 
+from calabash.model.errors import CalabashError, Reason
 from calabash.transport.connections import Connection, Connections
 
 HANDSHAKE_S = 5.0
+BACKLOG = 1024
 _AGAIN_S = 0.05  # after an error of accept, such as no free descriptor
 
 Handle = Callable[[socket, Connection], Awaitable[None]]
@@ -22,15 +27,56 @@ Handle = Callable[[socket, Connection], Awaitable[None]]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Connection], Awaitable[None]]
 """Called with the streams of a connection; it is closed afterwards. What it raises of ``SILENT`` is not reported."""
 
+Peer = Callable[[socket, str], str]
+"""Returns the peer for which a connection counts, from its socket and address."""
+
 SILENT = (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError)
 """The client is gone, silent, too slow, or speaks another protocol; or its connection was closed for another one."""
+
+
+def listen(host: str, port: int) -> socket:
+    """Return a listening TCP socket.
+
+    Args:
+        host: address or name to listen on; "" for all IPv4 and IPv6 addresses.
+        port: port to listen on; 0 for any free port.
+
+    Raises:
+        OSError: the address cannot be used.
+    """
+    if not host and sockets.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 is not available
+            return sockets.create_server(("", port), family=sockets.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    found = sockets.getaddrinfo(host or None, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda one: one[0] is not sockets.AF_INET)
+    return sockets.create_server(address, family=family, backlog=BACKLOG)
+
+
+def listen_unix(path: Path, listener: socket, *, mode: int) -> None:
+    """Bind a Unix socket to the path, set its mode and listen on it. Raises BAD_FILE for a path of another file type.
+
+    Replaces an existing socket: the caller holds the lock of the directory, so that socket belongs to a program that has
+    ended.
+    """
+    if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
+        raise CalabashError(f"{path} is not a socket", reason=Reason.BAD_FILE, hint="move it away")
+    path.unlink(missing_ok=True)
+    listener.bind(str(path))
+    path.chmod(mode)  # before it listens, so that no other user connects in between
+    listener.listen(BACKLOG)
+
+
+def address_of_socket(listener: socket) -> tuple[str, int]:
+    """Return the host and the port at which a socket listens."""
+    host, port = listener.getsockname()[:2]
+    return str(host), int(port)
 
 
 class Acceptor:
     """Accepts the connections of a listening socket, between ``start`` and ``close`` or ``end``.
 
     Args:
-        listener: socket that is bound and listening; it stays open.
+        listener: socket that is bound and listening; ``end`` closes it, ``close`` does not.
         handle: handles one connection; see ``Handle`` and ``streams``.
         connections: table of the open connections, with their limits.
         peer: returns the peer for which a connection counts, from its socket and address.
@@ -42,7 +88,7 @@ class Acceptor:
         handle: Handle,
         connections: Connections,
         *,
-        peer: Callable[[socket, str], str] = lambda _, address: address,
+        peer: Peer = lambda _, address: address,
     ) -> None:
         self._listener = listener
         self._handle = handle
@@ -66,7 +112,9 @@ class Acceptor:
         await asyncio.gather(*self._all_tasks(), return_exceptions=True)
 
     async def end(self, within_s: float) -> None:
-        """Accept no more connections, close those whose request is not complete, and wait for the others.
+        """Close the listening socket and the connections whose request is not complete; wait for the others.
+
+        Those that have not ended after ``within_s`` are cancelled.
 
         Args:
             within_s: longest wait in seconds.
@@ -74,10 +122,13 @@ class Acceptor:
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
+        self._listener.close()
         while self._connections.shed():
             pass
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
+        self.close()
+        await self.wait_closed()
 
     def _all_tasks(self) -> list[asyncio.Task[None]]:
         return [*self._tasks] if self._accepting is None else [self._accepting, *self._tasks]

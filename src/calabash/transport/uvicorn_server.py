@@ -25,7 +25,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calabash.transport.connections import Activity, Connection, Connections
-from calabash.transport.listening import HANDSHAKE_S, Acceptor, shut_down
+from calabash.transport.listening import HANDSHAKE_S, Acceptor, Peer, shut_down
 
 HEAD_BYTES_MAX = 16 << 10
 TICK_S = 1.0  # the resolution of the header Date
@@ -54,7 +54,7 @@ class ServerOptions:
 
     Args:
         connections: table of the open connections, with their limits; None if the listeners limit them.
-        peer: returns the peer for which a connection counts, from its socket and address.
+        peer: see ``Peer``.
         handler: returns the handler of a new connection.
         tls: TLS context; None for plain HTTP. A connection is counted when it is accepted, before its handshake.
         handshake_s: longest duration of a TLS handshake in seconds.
@@ -68,7 +68,7 @@ class ServerOptions:
     """
 
     connections: Connections | None = None
-    peer: Callable[[socket.socket, str], str] = lambda _, address: address
+    peer: Peer = lambda _, address: address
     handler: Callable[[HttpConnection], ConnectionHandler] = lambda _: ConnectionHandler()
     tls: ssl.SSLContext | None = None
     handshake_s: float = HANDSHAKE_S

@@ -27,14 +27,14 @@ from calabash.api.part_metrics import ClusterPart
 from calabash.exporter import serving
 from calabash.exporter.page import MetricsPage
 from calabash.exporter.reading import Reader
-from calabash.exporter.serving import CONNECTIONS_MAX, Listening, MetricsServer
+from calabash.exporter.serving import CONNECTIONS_MAX, Listening, page_server
 from calabash.kubernetes.serving_certificates.authority import make_authority, make_serving
-from calabash.kubernetes.serving_certificates.server import PROBE_BOUNDS, listen, probe_server, server_context
+from calabash.kubernetes.serving_certificates.server import PROBE_BOUNDS, probe_server, server_context
 from calabash.kubernetes.telemetry import BOUNDS as FIGURES_BOUNDS
 from calabash.kubernetes.telemetry import Telemetry, metrics_server
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.transport.https_server import BOUNDS, HttpsServer
-from calabash.transport.small_server import SmallServer
+from calabash.transport.listening import listen
+from calabash.transport.small_server import BOUNDS, SmallServer
 
 FLOODER, OTHER = "127.0.0.2", "127.0.0.1"
 WAIT_S = 60.0
@@ -78,7 +78,7 @@ def _lines(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def https(bounds: Bounds, context: ssl.SSLContext | None, method: str, path: str) -> Iterator[Target]:
-    server = HttpsServer(listen("", 0), context, answer, bounds=bounds)
+    server = SmallServer(answer, listen("", 0), name="https", tls=context, bounds=bounds)
     server.start()
     try:
         port = server.port
@@ -124,7 +124,7 @@ def figures() -> Iterator[Target]:
 @contextlib.contextmanager
 def extender() -> Iterator[Target]:
     bounds = Bounds(connections=64, per_peer=64)
-    server = SmallServer(answer, host="0.0.0.0", port=0, bounds=bounds)
+    server = SmallServer(answer, ("0.0.0.0", 0), name="extender", cancels=True, bounds=bounds)
     server.start()
     try:
         port = server.address[1]
@@ -135,17 +135,13 @@ def extender() -> Iterator[Target]:
 
 @contextlib.contextmanager
 def exporter(tls: ssl.SSLContext | None) -> Iterator[Target]:
-    loop = asyncio.new_event_loop()
-    server = MetricsServer(MetricsPage(cast(Reader, None)), Listening(host="0.0.0.0", port=0, tls=tls))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
+    server = page_server(MetricsPage(cast(Reader, None)), Listening(host="0.0.0.0", port=0, tls=tls))
+    server.start()
     try:
-        _, port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT_S)
+        port = server.port
         yield Target(port, CONNECTIONS_MAX, tls is not None, "GET", "/healthz", lambda: accepted(port))
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(WAIT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(WAIT_S)
+        server.stop()
 
 
 LISTENERS: dict[str, Callable[[], contextlib.AbstractContextManager[Target]]] = {
@@ -275,7 +271,7 @@ def test_a_connection_that_stays_silent_is_closed_soon(flood: Callable[[Target],
 def test_bodies_of_one_peer_are_bounded_in_all_and_another_peers_body_is_taken() -> None:
     bounds = Bounds(body_bytes=1 << 20, held_bytes=2 << 20, body_s=60.0)
     held: list[int] = []
-    server = HttpsServer(listen("", 0), None, answer, bounds=bounds)
+    server = SmallServer(answer, listen("", 0), name="bodies", bounds=bounds)
     server.start()
     target = Target(server.port, bounds.connections, False, "POST", "/", lambda: 0)
     lines: list[socket.socket] = []
@@ -306,7 +302,7 @@ def test_a_body_that_finds_no_memory_is_answered_with_503_and_when_to_come_again
         return HttpReply()
 
     bounds = Bounds(body_bytes=100, held_bytes=100)
-    server = HttpsServer(listen("127.0.0.1", 0), None, slow, bounds=bounds)
+    server = SmallServer(slow, listen("127.0.0.1", 0), name="slow", bounds=bounds)
     server.start()
     try:
         first = HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)

@@ -34,10 +34,10 @@ from calabash.kubernetes.node_plugin.reports.metrics import AgentFigures
 from calabash.kubernetes.node_plugin.service import AgentService
 from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.kubernetes.server.metrics import ServerFigures
-from calabash.kubernetes.serving_certificates.server import listen
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.device import Health
 from calabash.node.snapshot import NodeSnapshot
+from calabash.transport.listening import listen
 from calabash_testing.api_server.client import MemoryKube
 
 WAIT_S = 60.0

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from calabash.adapters.host.tcp_peers import local_peer
@@ -27,6 +26,8 @@ from calabash.broker.server.first_record import (
     SomethingElse,
     classify,
 )
+from calabash.transport.connections import Connection, Connections
+from calabash.transport.listening import Acceptor
 
 FIRST_RECORD_S = 5.0
 HANDOVER_S = 5.0
@@ -44,7 +45,7 @@ class PortDispatcher:
     """Accepts the connections of a listening socket and passes each to the process or server that handles it.
 
     Args:
-        listener: the listening socket.
+        listener: the listening socket; ``serve`` closes it at its end.
         session_target: called with the lease ID, the session ID and the peer of a session; returns the path of the
             worker's socket and the key of the lease, or None for an unknown lease.
         pass_on: called with each connection that is not a session, to handle it.
@@ -54,56 +55,41 @@ class PortDispatcher:
     def __init__(
         self, listener: socket.socket, *, session_target: SessionTarget, pass_on: Passed, count: Callable[[str], None]
     ) -> None:
-        self._listener = listener
         self._session_target = session_target
         self._pass_on = pass_on
         self._count = count
-        self._unknown: dict[
-            asyncio.Task[None], str
-        ] = {}  # unclassified connections in order of arrival, with their peers
-        listener.setblocking(False)
+        self._unknown = Connections(most=UNKNOWN_MAX, per_peer=UNKNOWN_MAX)
+        self._acceptor = Acceptor(listener, self._receive, self._unknown, peer=local_peer)
 
     async def serve(self) -> None:
         """Accept connections until cancelled."""
-        loop = asyncio.get_running_loop()
+        self._acceptor.start()
         try:
-            while True:
-                try:
-                    connection, address = await loop.sock_accept(self._listener)
-                except OSError:  # no descriptors left, or the peer has disconnected
-                    await asyncio.sleep(_PAUSE_S)
-                    continue
-                if len(self._unknown) >= UNKNOWN_MAX:
-                    self._drop_one()
-                task = loop.create_task(self._receive(connection, f"{address[0]}:{address[1]}"))
-                self._unknown[task] = local_peer(connection, str(address[0]))
-                task.add_done_callback(lambda done: self._unknown.pop(done, None))
-                await asyncio.sleep(0)  # lets other tasks run between waiting connections
+            await asyncio.get_running_loop().create_future()
         finally:
-            for task in list(self._unknown):
-                task.cancel()
+            await self._acceptor.end(HANDOVER_S)
 
-    def _drop_one(self) -> None:
-        ((largest, _),) = Counter(self._unknown.values()).most_common(1)
-        oldest = next(task for task, peer in self._unknown.items() if peer == largest)
-        del self._unknown[oldest]
-        oldest.cancel()
+    def _drop(self, receiving: asyncio.Task[None]) -> None:
+        receiving.cancel()
         self._count("dropped")
 
-    async def _receive(self, connection: socket.socket, peer: str) -> None:
+    async def _receive(self, connection: socket.socket, unknown: Connection) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._unknown.set_close(unknown, lambda: self._drop(task))
         with contextlib.closing(connection):
             try:
+                host, port = connection.getpeername()[:2]
                 async with asyncio.timeout(FIRST_RECORD_S):
                     found = await self._classify(connection)
             except (TimeoutError, OSError):
                 self._count("silent")
                 return
-            task = asyncio.current_task()
-            if task is not None:
-                self._unknown.pop(task, None)
+            finally:
+                self._unknown.ended(unknown)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             if isinstance(found, SessionBegins):
-                self._count(await self._hand_over(connection, found, peer))
+                self._count(await self._hand_over(connection, found, f"{host}:{port}"))
             else:
                 self._count("command line")
                 await self._pass_on(connection.dup())

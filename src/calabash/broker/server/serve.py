@@ -43,6 +43,7 @@ from calabash.broker.server.network_ports import TenantListener, TenantListeners
 from calabash.broker.server.port import PortDispatcher
 from calabash.model.errors import CalabashError, Reason, cause
 from calabash.transport.connections import Connections
+from calabash.transport.listening import listen_unix
 from calabash.transport.uvicorn_server import HttpServer, ServerOptions
 
 HANDSHAKE_S = 5.0
@@ -98,9 +99,9 @@ class RemoteServer:
         addresses += tenant_listeners.addresses()
         write_durably(self._directory / ADDRESS_FILE, "".join(f"{line}\n" for line in addresses).encode())
         path = self._directory / SOCKET_FILE
-        path.unlink(missing_ok=True)  # left by a dead server, as the lock is held here
-        own = await loop.create_unix_server(lambda: self._http.uncounted(state={OWNER_KEY: True}), str(path))
-        path.chmod(0o600)
+        owners = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listen_unix(path, owners, mode=0o600)
+        own = await loop.create_unix_server(lambda: self._http.uncounted(state={OWNER_KEY: True}), sock=owners)
         close = self.serve_listener(listener) if listener is not None else None
         sweeping = loop.create_task(self._sweeping(tenant_listeners))
         log.info("server is up", address=", ".join(addresses), name=self._broker.settings.name)
@@ -134,7 +135,6 @@ class RemoteServer:
             count=count,
         )
         task = loop.create_task(dispatcher.serve())
-        task.add_done_callback(lambda _: listener.close())
 
         def close() -> None:
             task.cancel()

@@ -50,8 +50,6 @@ def exporter(
     key: Path | None,
 ) -> None:
     """Serve the pool's metrics to Prometheus, at /metrics."""
-    import asyncio  # noqa: PLC0415
-
     from calabash.broker.addresses import parse_address  # noqa: PLC0415
     from calabash.exporter.page import MetricsPage  # noqa: PLC0415
     from calabash.exporter.reading import Reader  # noqa: PLC0415
@@ -75,9 +73,7 @@ def exporter(
     configure()
     page = MetricsPage(Reader(client()), compatible=compatible)
     scheme = "https" if listening.tls else "http"
-    asyncio.run(
-        serve_until_told(page, listening, ready=lambda where: click.echo(f"metrics: {scheme}://{where}/metrics"))
-    )
+    serve_until_told(page, listening, ready=lambda where: click.echo(f"metrics: {scheme}://{where}/metrics"))
 
 
 @click.group()

@@ -28,12 +28,12 @@ from calabash.kubernetes.objects.names import POOL, TENANT
 from calabash.kubernetes.objects.shards import pool_of_queue
 from calabash.kubernetes.serving_certificates.authority import KeyPair
 from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
-from calabash.kubernetes.serving_certificates.server import expiry, listen, probe_server, server_context
+from calabash.kubernetes.serving_certificates.server import expiry, listen_on, probe_server, server_context
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import CalabashError, Reason
 from calabash.transport.http1 import HttpQuestion, HttpReply
-from calabash.transport.https_server import HttpsServer
+from calabash.transport.small_server import SmallServer
 
 REFRESH_S = 20.0
 RETRY_S = 1.0
@@ -100,11 +100,11 @@ class AdmissionProgram:
             on_skipped=skipped,
         )
         service = AdmissionService(settings, facts=self, listener=self)
-        self.server = HttpsServer(
-            listener if listener is not None else listen(settings.host, settings.port),
-            server_context(),
+        self.server = SmallServer(
             service.handle,
-            report=lambda error: _log.error("a review failed", error=repr(error)),
+            listener if listener is not None else listen_on(settings.host, settings.port),
+            name="admission",
+            tls=server_context(),
             admits=self._admits if settings.client_authority else None,
         )
         self.figures = Telemetry(ClusterPart.ADMISSION)
@@ -262,7 +262,7 @@ def run_admission(client: KubeClient, settings: AdmissionSettings) -> None:
         ],
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
-    program = AdmissionProgram(client, settings, probes=listen(settings.host, settings.probe_port))
+    program = AdmissionProgram(client, settings, probes=listen_on(settings.host, settings.probe_port))
     told, at_once = threading.Event(), threading.Event()
 
     def end(*_: object) -> None:

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -25,13 +26,13 @@ from calabash.kubernetes.metrics.series import USED_NODE, UsedNode
 from calabash.kubernetes.metrics.service import GROUP, VERSION, MetricsService
 from calabash.kubernetes.serving_certificates.authority import KeyPair
 from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
-from calabash.kubernetes.serving_certificates.server import expiry, listen, probe_server, server_context
+from calabash.kubernetes.serving_certificates.server import expiry, listen_on, probe_server, server_context
 from calabash.kubernetes.serving_certificates.settings import CertificateSettings
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import CalabashError
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.transport.https_server import HttpsServer
+from calabash.transport.small_server import SmallServer
 
 SERVICE = "calabash-metrics"
 REFRESH_S = 20.0
@@ -102,14 +103,20 @@ class MetricsProgram:
         self._refresh_s = refresh_s
         settings = CertificateSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls", configuration="")
         self._keeper = CertificateKeeper(client, settings, publish=self._register)
-        self._listener: socket.socket | None = listen(host, port)
-        self.port = int(self._listener.getsockname()[1])
-        self._context = server_context()
+        self._server = SmallServer(
+            self._handle,
+            listen_on(host, port),
+            name="external-metrics",
+            tls=server_context(),
+            admits=self._admits,
+            bounds=Bounds(body_bytes=0),
+        )
+        self.port = self._server.port
+        self._serving = False
         self._loaded: KeyPair | None = None
         self._proxy: TrustedClients | None = None
         self.figures = Telemetry(ClusterPart.METRICS)
         self._probes = probe_server(probes, self.ready, self._metrics) if probes is not None else None
-        self._server: HttpsServer | None = None
         self._nodes: Mirror[UsedNode] = Mirror(
             client,
             USED_NODE,
@@ -132,17 +139,14 @@ class MetricsProgram:
         """Stop all threads after the requests in progress are answered."""
         self.ended.set()
         self._keeping.join()
-        if self._server is not None:
-            self._server.stop()
-        elif self._listener is not None:
-            self._listener.close()
+        self._server.stop()
         self._nodes.stop()
         if self._probes is not None:
             self._probes.stop()
 
     def ready(self) -> bool:
         """Return True if requests are answered."""
-        return self._server is not None and not self.ended.is_set()
+        return self._serving and not self.ended.is_set()
 
     def refresh(self) -> None:
         """Renew the server certificate if it is time, and read which client certificates of API servers are accepted.
@@ -159,9 +163,7 @@ class MetricsProgram:
             return
         pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
         if pair != self._loaded:
-            self._context = server_context(pair, proxy)
-            if self._server is not None:
-                self._server.renew(self._context)
+            self._server.renew(server_context(pair, proxy))
             self._loaded, self._proxy = pair, proxy
 
     async def _handle(self, question: HttpQuestion) -> HttpReply:
@@ -188,27 +190,17 @@ class MetricsProgram:
             except (CalabashError, OSError, ValueError) as error:
                 log.warning("certificates", error=str(error))
                 wait_s = RETRY_S
-            if self._server is None and self._loaded is not None:
+            if not self._serving and self._loaded is not None:
                 if self._nodes.synced(timeout_s=RETRY_S):
-                    self._begin()
+                    self._server.start()
+                    self._serving = True
+                    log.info("answers API servers", port=self.port)
                 else:
                     wait_s = 0.0
             self.ended.wait(wait_s)
 
-    def _begin(self) -> None:
-        proxy, listener = self._proxy, self._listener
-        assert proxy is not None
-        assert listener is not None
-        self._server = HttpsServer(
-            listener,
-            self._context,
-            self._handle,
-            admits=proxy.admits,
-            report=lambda error: log.error("a question failed", error=repr(error)),
-            bounds=Bounds(body_bytes=0),
-        )
-        self._server.start()
-        log.info("answers API servers", port=self.port)
+    def _admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        return self._proxy is not None and self._proxy.admits(certificate)
 
     def _register(self, bundle: str) -> None:
         """Write the CA certificate into ``caBundle`` of the APIService object, if that object points to this server.
@@ -228,7 +220,7 @@ class MetricsProgram:
 
 def run_metrics(client: KubeClient, *, namespace: str, host: str, port: int, probe_port: int) -> None:
     """Serve until SIGTERM or SIGINT, or until other client certificates of API servers are to be accepted."""
-    program = MetricsProgram(client, namespace=namespace, host=host, port=port, probes=listen(host, probe_port))
+    program = MetricsProgram(client, namespace=namespace, host=host, port=port, probes=listen_on(host, probe_port))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: program.ended.set())
     program.start()

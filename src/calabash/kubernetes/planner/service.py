@@ -38,7 +38,7 @@ from calabash.kubernetes.planner.decide.extender_answers import BindAnswer, Bind
 from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
 from calabash.kubernetes.planner.lead.exclusive import ExclusiveCandidate, PlannerLeases
 from calabash.kubernetes.planner.lead.handover import Handover, HandoverThread
-from calabash.kubernetes.planner.serve.extender import Extender
+from calabash.kubernetes.planner.serve.extender import Extender, extender_server
 from calabash.kubernetes.planner.serve.status import BOUNDS as STATUS_BOUNDS
 from calabash.kubernetes.planner.serve.status import PlannerStatus
 from calabash.kubernetes.planner.state.facts import Action, SweepPod
@@ -141,12 +141,15 @@ class PlannerService(TermCore):
         self._queues = QueueStatusThread(client, self._lock, self.mirrors, every_s=settings.status_every_s)
         self._executor = Executor(self._writes, self, workers=settings.workers)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
-        self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, healthy=self.is_healthy)
+        self.server = extender_server(self.extender, (settings.host, settings.port), healthy=self.is_healthy)
         self._status: SmallServer | None = None
         if settings.status_port >= 0:
             status = PlannerStatus(self, lambda: leases.is_held(settings.shard.lease))
             self._status = SmallServer(
-                status.handle, host=settings.status_host, port=settings.status_port, bounds=STATUS_BOUNDS
+                status.handle,
+                (settings.status_host, settings.status_port),
+                name="planner-status",
+                bounds=STATUS_BOUNDS,
             )
         self._handover = HandoverThread(
             Handover(

@@ -57,10 +57,10 @@ from calabash.platform.home.logs import LOG_FILE
 from calabash.platform.http.gateway_supervisor import ConsoleListener, gateway_socket
 from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.http.server import Listener, Server
-from calabash.platform.http.sockets import listening
 from calabash.platform.networks.wiring import networking
 from calabash.platform.notifications.wiring import notifying
 from calabash.platform.tenancy.store import TenancyStore
+from calabash.transport.listening import listen_unix
 
 SYNCED_S = 120.0
 POLL_S = 0.5
@@ -295,13 +295,13 @@ def _sockets(order: ClusterOrder, operations: Operations, console: ConsoleListen
     """
     address = Path(socket_path(order.home))
     listener = stack.enter_context(Listener(operations.fairness))
-    listening(address, listener, mode=0o600)
+    listen_unix(address, listener, mode=0o600)
     stack.callback(address.unlink, missing_ok=True)
     listeners, token_socket = [listener], ""
     if console.listener is not None:
         second = stack.enter_context(Listener(operations.fairness))
         token_socket = str(gateway_socket(order.home))
-        listening(Path(token_socket), second, mode=0o600)
+        listen_unix(Path(token_socket), second, mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         listeners.append(second)
         console.serve(token_socket, credential=operations.tokens.gateway().secret)

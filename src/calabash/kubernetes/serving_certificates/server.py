@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
@@ -17,7 +16,8 @@ from calabash.kubernetes.telemetry import PATH as METRICS_PATH
 from calabash.kubernetes.telemetry import Sample
 from calabash.model.errors import CalabashError
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.transport.https_server import HttpsServer
+from calabash.transport.listening import listen
+from calabash.transport.small_server import SmallServer
 
 PROBE_BOUNDS = Bounds(body_bytes=0, connections=32, per_peer=8, idle_s=5.0)
 
@@ -64,7 +64,7 @@ def expiry(pair: KeyPair | None) -> Iterable[Sample]:
 
 def probe_server(
     listener: socket.socket, ready: Callable[[], bool], metrics: Callable[[HttpQuestion], HttpReply]
-) -> HttpsServer:
+) -> SmallServer:
     """Return an HTTP server for the kubelet's probes and for Prometheus: ``/healthz``, ``/readyz`` and ``/metrics``.
 
     It has its own thread and its own limit of connections, so that clients of the main server cannot make probes fail.
@@ -84,25 +84,13 @@ def probe_server(
             return HttpReply(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"not ready", content_type="text/plain")
         return HttpReply(body=b"ok", content_type="text/plain")
 
-    return HttpsServer(listener, None, answer, bounds=PROBE_BOUNDS)
+    return SmallServer(answer, listener, name="probes", bounds=PROBE_BOUNDS)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening TCP socket.
-
-    Args:
-        host: address to listen on; "" for all IPv4 and IPv6 addresses.
-        port: port to listen on; 0 for any free port.
-
-    Raises:
-        CalabashError: the address cannot be used.
-    """
+def listen_on(host: str, port: int) -> socket.socket:
+    """Return a listening TCP socket, as ``listen`` does. Raises CalabashError if the address cannot be used."""
     try:
-        if not host and socket.has_dualstack_ipv6():
-            with contextlib.suppress(OSError):  # IPv6 is not available
-                return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return listen(host, port)
     except OSError as error:
         raise CalabashError(
             f"cannot listen on {host} port {port}: {error.strerror}", hint="choose another port in the settings"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,6 @@ from http import HTTPStatus
 from socket import socket
 
 import msgspec
-import structlog
 
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.store import Store
@@ -42,7 +40,7 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.transport.https_server import HttpsServer
+from calabash.transport.small_server import SmallServer
 
 PODS_MAX = 50  # limit of pods read from the API server for one batch; the rest of the batch is sent again
 AHEAD_S = 300.0  # limit by which a node's clock may be ahead
@@ -57,8 +55,6 @@ _STATUS = {
 NODE_RECORDS_MAX = 250_000.0  # records; slightly more than the limit of waiting records on a node
 NODE_RECORDS_PER_S = 20.0
 POD_COST = 50.0  # cost of reading a pod from the API server
-
-log = structlog.get_logger(__name__)
 
 
 class NodeAllowances:
@@ -153,18 +149,16 @@ class UsageCollection:
         self._seen: dict[str, float] = {}  # time of the last batch of each node since this program started
         # One at a time: the database takes one writer, and a crowd of nodes must not take all of the process.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="usage")
-        self.server = HttpsServer(
-            listener,
-            context,
+        self.server = SmallServer(
             self.handle,
-            report=lambda error: log.error("usage could not be taken", error=repr(error)),
+            listener,
+            name="usage",
+            tls=context,
             bounds=Bounds(body_bytes=BATCH_BYTES_MAX, held_bytes=64 << 20, connections=1024, per_peer=64),
         )
 
-    def run(self, stop: threading.Event) -> None:
-        """Serve until ``stop`` is set. A commit in progress is finished."""
-        self.server.start()
-        stop.wait()
+    def stop(self) -> None:
+        """Stop the server. A commit in progress is finished."""
         self.server.stop()
         self._worker.shutdown()
 

@@ -19,7 +19,7 @@ from calabash.adapters.kube.objects.core import CONFIG_MAP
 from calabash.adapters.store import Store
 from calabash.kubernetes.serving_certificates.authority import KeyPair
 from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
-from calabash.kubernetes.serving_certificates.server import expiry, listen, server_context
+from calabash.kubernetes.serving_certificates.server import expiry, listen_on, server_context
 from calabash.kubernetes.serving_certificates.settings import CertificateSettings
 from calabash.kubernetes.telemetry import Sample
 from calabash.kubernetes.usage.attribution import TenantOfQueue
@@ -73,18 +73,16 @@ class UsageProgram:
         settings = CertificateSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls", configuration="")
         self._keeper = CertificateKeeper(client, settings, names, publish=self._publish)
         self._loaded: KeyPair | None = None
-        listener = listener or listen(host, port)
-        self.port = int(listener.getsockname()[1])
         self.collection = UsageCollection(
             store,
             client,
             namespace=namespace,
-            listener=listener,
+            listener=listener or listen_on(host, port),
             context=server_context(),
             attribute=attribute,
             taken=taken,
         )
-        self._listener = listener
+        self.port = self.collection.server.port
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="usage-collection", daemon=True)
 
@@ -102,7 +100,7 @@ class UsageProgram:
         return expiry(self._loaded)
 
     def _run(self) -> None:
-        serving = threading.Thread(target=self.collection.run, args=(self._stop,), name="usage-server", daemon=True)
+        started = False
         while not self._stop.is_set():
             try:
                 self.refresh()
@@ -110,14 +108,12 @@ class UsageProgram:
             except (CalabashError, OSError, ValueError) as error:
                 log.warning("certificate of the collection", error=str(error))
                 wait_s = RETRY_S
-            if self._loaded is not None and serving.ident is None:
-                serving.start()
+            if self._loaded is not None and not started:
+                self.collection.server.start()
+                started = True
                 log.info("collects usage", port=self.port)
             self._stop.wait(wait_s)
-        if serving.ident is not None:
-            serving.join()
-        else:
-            self._listener.close()
+        self.collection.stop()
 
     def refresh(self) -> None:
         """Renew the certificate and its authority if it is time.

@@ -188,6 +188,26 @@ def test_silent_connections_of_one_user_do_not_displace_another_users(
     play(tmp_path, scenario)
 
 
+def test_cancelled_dispatcher_closes_its_port_and_the_connections_without_a_first_record(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = PortWorld(tmp_path)
+        address = world.listener.getsockname()[:2]
+        serving = asyncio.create_task(world.dispatcher.serve())
+        with world.connect() as silent:
+            async with asyncio.timeout(60):
+                while not len(world.dispatcher._unknown):
+                    await asyncio.sleep(0.005)
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            assert await asyncio.to_thread(_rest, silent) == b""
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address)
+        assert world.counts == {"dropped": 1}
+        world.host.close()
+
+    asyncio.run(scenario())
+
+
 def test_burst_of_a_thousand_connections_is_served(tmp_path: Path) -> None:
     async def scenario(world: PortWorld) -> None:
         clients = []

@@ -30,8 +30,8 @@ from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.serving_certificates.authority import KeyPair, make_authority
 from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING, CertificateKeeper
-from calabash.kubernetes.serving_certificates.server import listen
 from calabash.model.errors import CalabashError
+from calabash.transport.listening import listen
 from calabash_testing.api_server.client import MemoryKube
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "kube" / "dialects"

@@ -253,7 +253,7 @@ def test_api_servers_are_answered_and_nobody_else(world: World, program: Metrics
     other, other_file = certificate(tmp_path, "kubelet")
     _, unknown_file = certificate(tmp_path, "stranger")
     authorities(world, proxy, other)
-    until(lambda: program._server is not None)
+    until(program.ready)
     assert asked_by(world, program, proxy_file).startswith(b"HTTP/1.1 200")
     assert asked_by(world, program, other_file) == b"", "of that authority, with another name"
     assert asked_by(world, program, unknown_file) == b""
@@ -274,8 +274,7 @@ def test_a_group_that_another_adapter_serves_is_left_alone(world: World, tmp_pat
     found = world.client.get(API_SERVICE, REGISTERED)
     assert found is not None
     assert found.spec.ca_bundle == "eA=="
-    assert program._listener is not None
-    program._listener.close()
+    program._server.stop()
 
 
 def test_without_an_authority_it_says_which_flags_are_missing(world: World) -> None:

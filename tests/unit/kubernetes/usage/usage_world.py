@@ -88,10 +88,10 @@ class ServerSide:
 
     def __post_init__(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
-        listener.close()  # it is asked without a network
         self.collection = UsageCollection(
             self.store, self.kube, namespace=SYSTEM, listener=listener, context=None, now_s=lambda: self.now_s
         )
+        listener.close()  # the collection is asked without a network
 
     def post(self, node: str, body: bytes) -> UsageTaken:
         self.log.append((node, body))

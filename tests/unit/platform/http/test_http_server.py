@@ -14,7 +14,7 @@ import pytest
 from calabash.platform.home.limits import Limits
 from calabash.platform.http.request_limits import UserRequestLimits
 from calabash.platform.http.server import Listener, Receive, Send, Server, connection_of
-from calabash.platform.http.sockets import listening
+from calabash.transport.listening import listen_unix
 
 CLIENTS = 60  # more than one period's turns of one user
 
@@ -41,7 +41,7 @@ def test_a_request_that_is_there_before_its_turn_is_answered_in_its_turn(
     clients = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS)]
     fairness = UserRequestLimits(Limits(), exempt=lambda _: True)
     with Listener(fairness) as listener:
-        listening(path, listener)
+        listen_unix(path, listener, mode=0o666)
         for client in clients:  # all of them are there when the server begins
             client.settimeout(60)
             client.connect(str(path))
@@ -75,7 +75,7 @@ def test_connections_beyond_the_descriptors_are_answered_503_and_later_ones_are_
 
     fairness = UserRequestLimits(Limits(), exempt=lambda _: True)
     with Listener(fairness) as listener:
-        listening(path, listener)
+        listen_unix(path, listener, mode=0o666)
         server = Server([listener], fairness)
         serving = threading.Thread(target=server.run, args=(_answer,))
         serving.start()

@@ -3,6 +3,8 @@
 Filter and preempt are answered from memory. A bind request of a gang's member is held until the gang is complete. It
 occupies no thread meanwhile. It ends when the binding is permitted or refused, or when kube-scheduler closes the
 connection. A thread of a small pool then writes the plan and the binding.
+
+Clients are not authenticated; the server therefore listens on the loopback of the pod that it shares with kube-scheduler.
 """
 
 from __future__ import annotations
@@ -14,12 +16,21 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.decide.extender_answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.model.errors import CalabashError
-from calabash.transport.http1 import HttpQuestion, HttpReply
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.small_server import SmallServer
 
+log = structlog.get_logger(__name__)
+
+# A pod and the names of a hundred thousand nodes; a bind is held in a connection of its own, for every pod of a gang. All
+# clients have the same address: the loopback's.
+BOUNDS = Bounds(
+    body_bytes=32 << 20, held_bytes=128 << 20, connections=1 << 14, per_peer=1 << 14, first_s=120.0, body_s=10.0
+)
 NOT_LEADING = "this planner does not lead; another answers"
 _NAMES_TOLD_MAX = 5000
 
@@ -127,6 +138,9 @@ class Extender:
             reply: HttpReply = await verb(question.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             return _text(HTTPStatus.BAD_REQUEST, str(error))
+        except Exception as error:
+            log.exception("a request failed", path=question.path)
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         return reply
 
     def release_held(self, uids: list[str]) -> None:
@@ -216,6 +230,13 @@ class Extender:
         permit = self._held.get(uid)
         if permit is not None and not permit.done():
             permit.set_result(text)
+
+
+def extender_server(extender: Extender, at: tuple[str, int], *, healthy: Callable[[], bool]) -> SmallServer:
+    """Return the HTTP server of an extender, which listens only while ``healthy`` returns True."""
+    return SmallServer(
+        extender.handle, at, name="planner-extender", healthy=healthy, cancels=True, ending_s=0.0, bounds=BOUNDS
+    )
 
 
 def _text(status: HTTPStatus, text: str) -> HttpReply:

@@ -13,14 +13,14 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPSConnection
 
 import pytest
+from structlog.testing import capture_logs
 
 from calabash.kubernetes.serving_certificates.authority import KeyPair, make_authority, make_serving
-from calabash.kubernetes.serving_certificates.server import listen, server_context
+from calabash.kubernetes.serving_certificates.server import listen_on, server_context
 from calabash.model.errors import CalabashError
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
-from calabash.transport.https_server import BOUNDS, HttpsServer
-
-faults: list[Exception] = []
+from calabash.transport.listening import listen
+from calabash.transport.small_server import BOUNDS, SmallServer
 
 
 async def echo(question: HttpQuestion) -> HttpReply:
@@ -30,9 +30,8 @@ async def echo(question: HttpQuestion) -> HttpReply:
 
 
 @contextmanager
-def serving(bounds: Bounds = BOUNDS) -> Iterator[HttpsServer]:
-    faults.clear()
-    served = HttpsServer(listen("127.0.0.1", 0), None, echo, report=faults.append, bounds=bounds)
+def serving(bounds: Bounds = BOUNDS) -> Iterator[SmallServer]:
+    served = SmallServer(echo, listen("127.0.0.1", 0), name="echo", bounds=bounds)
     served.start()
     try:
         yield served
@@ -41,12 +40,12 @@ def serving(bounds: Bounds = BOUNDS) -> Iterator[HttpsServer]:
 
 
 @pytest.fixture
-def server() -> Iterator[HttpsServer]:
+def server() -> Iterator[SmallServer]:
     with serving() as served:
         yield served
 
 
-def raw(server: HttpsServer, data: bytes) -> bytes:
+def raw(server: SmallServer, data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(data)
         received = b""
@@ -55,7 +54,7 @@ def raw(server: HttpsServer, data: bytes) -> bytes:
         return received
 
 
-def test_one_connection_carries_many_questions(server: HttpsServer) -> None:
+def test_one_connection_carries_many_questions(server: SmallServer) -> None:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     for i in range(20):
         connection.request("POST", f"/x?timeout=5s&n={i}", body=b"y" * i)
@@ -73,23 +72,26 @@ def test_one_connection_carries_many_questions(server: HttpsServer) -> None:
         (b"GET / HTTP/1.0\r\n\r\n", 200),
     ],
 )
-def test_what_is_not_understood_is_answered_once_and_hung_up_on(server: HttpsServer, sent: bytes, status: int) -> None:
+def test_what_is_not_understood_is_answered_once_and_hung_up_on(server: SmallServer, sent: bytes, status: int) -> None:
     assert raw(server, sent).startswith(b"HTTP/1.1 %d " % status)
 
 
-def test_a_head_without_end_is_hung_up_on(server: HttpsServer) -> None:
+def test_a_head_without_end_is_hung_up_on(server: SmallServer) -> None:
     assert raw(server, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000) == b""
 
 
-def test_a_fault_of_the_handler_is_told_and_the_connection_goes_on(server: HttpsServer) -> None:
+def test_a_fault_of_the_handler_is_told_and_the_connection_goes_on(server: SmallServer) -> None:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("GET", "/fault")
-    reply = connection.getresponse()
+    with capture_logs() as logs:
+        connection.request("GET", "/fault")
+        reply = connection.getresponse()
     assert reply.status == HTTPStatus.INTERNAL_SERVER_ERROR
     assert reply.read() == b""
     connection.request("GET", "/fine")
     assert connection.getresponse().read() == b"/fine"
-    assert [type(fault) for fault in faults] == [ZeroDivisionError]
+    assert [(entry["event"], entry["server"], entry["path"]) for entry in logs] == [
+        ("a request failed", "echo", "/fault")
+    ]
 
 
 def test_who_is_slow_or_silent_is_hung_up_on() -> None:
@@ -112,7 +114,7 @@ def test_the_longest_idle_connection_is_closed_for_a_new_one_and_the_others_are_
         assert kept[1].sock.recv(1) == b""
 
 
-def test_many_ask_at_once(server: HttpsServer) -> None:
+def test_many_ask_at_once(server: SmallServer) -> None:
     def ask(number: int) -> bytes:
         connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
         connection.request("POST", "/", body=b"%d" % number)
@@ -134,7 +136,7 @@ def test_a_question_that_is_being_answered_is_finished_when_the_server_stops() -
         await asyncio.to_thread(go_on.wait, 60)
         return HttpReply(body=b"done")
 
-    server = HttpsServer(listen("127.0.0.1", 0), None, slow)
+    server = SmallServer(slow, listen("127.0.0.1", 0), name="slow")
     server.start()
     idle = HTTPConnection("127.0.0.1", server.port, timeout=60)
     idle.connect()
@@ -159,7 +161,7 @@ def pair(name: str) -> KeyPair:
 
 def test_no_handshake_fails_while_the_certificate_is_replaced_again_and_again() -> None:
     pairs = [pair("one"), pair("two")]
-    server = HttpsServer(listen("127.0.0.1", 0), server_context(pairs[0]), echo)
+    server = SmallServer(echo, listen("127.0.0.1", 0), name="echo", tls=server_context(pairs[0]))
     server.start()
     enough = threading.Event()
 
@@ -198,4 +200,4 @@ def test_it_listens_on_every_address_when_none_is_named_and_says_when_it_cannot(
         with socket.create_connection(("127.0.0.1", port), timeout=60):
             pass
         with pytest.raises(CalabashError, match=f"cannot listen on 127.0.0.1 port {port}"):
-            listen("127.0.0.1", port)
+            listen_on("127.0.0.1", port)

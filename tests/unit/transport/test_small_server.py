@@ -13,6 +13,7 @@ from http import HTTPStatus
 import pytest
 
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.listening import listen
 from calabash.transport.small_server import BOUNDS, SmallServer
 
 
@@ -42,7 +43,14 @@ class Handler:
 @contextmanager
 def serving(handler: Handler, bounds: Bounds = BOUNDS) -> Iterator[SmallServer]:
     server = SmallServer(
-        handler, host="127.0.0.1", port=0, healthy=lambda: handler.healthy, every_s=0.01, bounds=bounds
+        handler,
+        ("127.0.0.1", 0),
+        name="extender",
+        healthy=lambda: handler.healthy,
+        every_s=0.01,
+        cancels=True,
+        ending_s=0.0,
+        bounds=bounds,
     )
     server.start()
     try:
@@ -71,7 +79,7 @@ def test_many_requests_go_over_one_connection() -> None:
 
 def test_a_handler_that_fails_is_an_answer_and_others_go_on() -> None:
     with serving(Handler()) as server:
-        assert ask(server, "/fail") == (500, b"no")
+        assert ask(server, "/fail") == (500, b"")
         assert ask(server, "/a") == (200, b"POST /a 0")
 
 
@@ -155,7 +163,7 @@ def test_nothing_listens_while_the_planner_is_unwell() -> None:
 
 def test_an_address_that_is_taken_is_an_error_at_once() -> None:
     with serving(Handler()) as server:
-        other = SmallServer(Handler(), host="127.0.0.1", port=server.address[1])
+        other = SmallServer(Handler(), server.address, name="other")
         with pytest.raises(OSError, match="in use"):
             other.start()
 
@@ -173,7 +181,7 @@ def test_reply_has_further_headers_and_can_close_the_connection() -> None:
     async def last(question: HttpQuestion) -> HttpReply:
         return HttpReply(body=b"x", headers=(("Allow", "GET"),), closes=True)
 
-    server = SmallServer(last, host="127.0.0.1", port=0)
+    server = SmallServer(last, ("127.0.0.1", 0), name="last")
     server.start()
     try:
         sent = raw(server, b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n")
@@ -182,3 +190,53 @@ def test_reply_has_further_headers_and_can_close_the_connection() -> None:
         assert b"Connection: close\r\n" in sent
     finally:
         server.stop()
+
+
+def test_held_request_is_cancelled_when_the_server_becomes_unhealthy() -> None:
+    handler = Handler()
+    with serving(handler) as server:
+        line = socket.create_connection(server.address, timeout=60)
+        line.sendall(b"POST /hold HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        assert handler.held.wait(60)
+        handler.healthy = False
+        assert handler.hung_up.wait(60)
+        assert line.recv(1) == b""
+
+
+def test_request_of_a_disconnected_client_is_finished_unless_the_server_cancels_requests() -> None:
+    began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    async def slow(question: HttpQuestion) -> HttpReply:
+        began.set()
+        await asyncio.to_thread(go_on.wait, 60)
+        ended.set()
+        return HttpReply()
+
+    server = SmallServer(slow, ("127.0.0.1", 0), name="slow")
+    server.start()
+    try:
+        with socket.create_connection(server.address, timeout=60) as line:
+            line.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            assert began.wait(60)
+        go_on.set()
+        assert ended.wait(60)
+    finally:
+        go_on.set()
+        server.stop()
+
+
+def test_server_without_a_host_is_reached_at_ipv4_addresses() -> None:
+    server = SmallServer(Handler(), ("", 0), name="everywhere")
+    server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as line:
+            line.sendall(b"GET /a HTTP/1.0\r\n\r\n")
+            assert line.recv(4096).startswith(b"HTTP/1.1 200 ")
+    finally:
+        server.stop()
+
+
+def test_stop_closes_a_given_socket_also_if_the_server_was_not_started() -> None:
+    listener = listen("127.0.0.1", 0)
+    SmallServer(Handler(), listener, name="idle").stop()
+    assert listener.fileno() == -1
