@@ -264,13 +264,13 @@ class AgentService:
             for listener in listeners:
                 listener(change)
 
-        skipped = SkippedObjects("calabash-agent").note
+        skipped = SkippedObjects("calabash-agent")
         mirrors: list[Mirror[Any]] = [
             Mirror(
                 self._client,
                 POD,
                 on_change=pods.changed,
-                on_skipped=skipped,
+                observer=skipped,
                 keep=keep_node_pod,
                 field_selector=f"spec.nodeName={node}",
             ),
@@ -278,7 +278,7 @@ class AgentService:
                 self._client,
                 GPU_NODE,
                 on_change=changed,
-                on_skipped=skipped,
+                observer=skipped,
                 keep=bare,
                 field_selector=f"metadata.name={node}",
             ),

@@ -60,7 +60,6 @@ class Mirrors:
     ) -> None:
         self._client = client
         self.skipped = skipped or SkippedObjects(COMPONENT)
-        note = self.skipped.note
         self._shard = shard
         self.partition = PartitionNodes(shard, lock, emit_devices=self._emit_devices)
         self._lock = lock
@@ -78,8 +77,7 @@ class Mirrors:
             client,
             POD,
             on_change=self._pod_changed,
-            on_error=_log_lost_watch,
-            on_skipped=note,
+            observer=self.skipped,
             keep=self.keep_pod,
             field_selector=ours,
         )
@@ -88,8 +86,7 @@ class Mirrors:
             client,
             NODE,
             on_change=self._node_changed,
-            on_error=_log_lost_watch,
-            on_skipped=note,
+            observer=self.skipped,
             keep=keep_node,
             label_selector=shard.selector,
         )
@@ -97,8 +94,7 @@ class Mirrors:
             client,
             GPU_NODE,
             on_change=self._gpu_node_changed,
-            on_error=_log_lost_watch,
-            on_skipped=note,
+            observer=self.skipped,
             keep=GpuNodePruner(),
             label_selector=self.partition.selector,
         )
@@ -108,14 +104,13 @@ class Mirrors:
                 client,
                 GPU_NODE,
                 on_change=self.partition.free_changed,
-                on_error=_log_lost_watch,
-                on_skipped=note,
+                observer=self.skipped,
                 keep=lambda node: GpuNode(metadata=node.metadata),
                 label_selector=f"!{PLANNED_BY}",
             )
             self._free.append(free)
-        self._claims = ClaimEvents(lock, self._emit, self._gpu_nodes.get, now_s)
-        self._rules = RuleMirrors(client, self._emit, self._claims, _log_lost_watch, note)
+        self._claims = ClaimEvents(lock, self._emit, self._gpu_nodes, now_s)
+        self._rules = RuleMirrors(client, self._emit, self._claims, self.skipped)
 
     def watch_others(self, *, unbound: bool) -> None:
         """Also watch pods of other schedulers that may use devices. Call it before ``start``.
@@ -128,10 +123,8 @@ class Mirrors:
             self._client,
             POD,
             on_change=self._pod_changed,
-            on_error=_log_lost_watch,
-            on_skipped=self.skipped.note,
-            keep=self.keep_pod,
-            only=self._is_relevant,
+            observer=self.skipped,
+            keep=lambda pod: self.keep_pod(pod) if self._is_relevant(pod) else None,
             field_selector=theirs,
         )
 
@@ -227,7 +220,7 @@ class Mirrors:
     def set_aside(self, pod: Pod, error: Exception) -> None:
         """Pass no events of this pod to the core until its spec or annotations change, because decisions fail on it."""
         self.set_aside_pods[pod.metadata.uid] = pod.spec, pod.metadata.annotations
-        self.skipped.note(unusable(POD, pod, error))
+        self.skipped.object_skipped(unusable(POD, pod, error))
 
     @contextmanager
     def _leave_out(self, kind: Kind[Any], obj: Any) -> Iterator[None]:
@@ -236,7 +229,7 @@ class Mirrors:
             yield
         except Exception as error:
             log.exception("an object is left out")
-            self.skipped.note(unusable(kind, obj, error))
+            self.skipped.object_skipped(unusable(kind, obj, error))
 
     def _emit_devices(self, node: str) -> bool:
         """Pass the devices of a node and the claims on it to the core. Returns False if the devices are unknown."""
@@ -317,7 +310,3 @@ class Mirrors:
             if before is not None and (before.spec, before.status) == (now.spec, now.status):
                 return  # only the use of the devices has changed, which is pruned
             self._emit_devices(now.metadata.name)
-
-
-def _log_lost_watch(error: Exception) -> None:
-    log.info("a watch ended and is restarted", error=str(error))
