@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import structs
 from tests.unit.kubernetes.claims.claims_world import NODE, allocated, card
-from tests.unit.kubernetes.node_plugin.node_world import Agent
+from tests.unit.kubernetes.node_plugin.node_world import Agent, GivenPods
 
 from calabash.adapters.cdi import ContainerEdits, list_specs
 from calabash.adapters.kube import MirrorChange
@@ -21,7 +21,6 @@ from calabash.kubernetes.node_plugin.claims.prepare import ClaimPreparer
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX, ClaimDesk
 from calabash.kubernetes.node_plugin.claims.store import ClaimStore
-from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -101,8 +100,7 @@ class Desk:
     def start(self) -> None:
         """Start a new process on the same disk."""
         self.store = ClaimStore()
-        self.pods = NodePods(lambda namespace, name: None, users=self.store.users, plan_wait_s=0.0)
-        self.pods.report_synced(True)
+        self.pods = GivenPods(complete=True, users=self.store.users)
         self.desk = ClaimDesk(notes=ClaimNotes(self.home / "claims"), store=self.store, specs=self.home / "cdi")
         self.preparer = ClaimPreparer(
             cast("Any", self.agent),

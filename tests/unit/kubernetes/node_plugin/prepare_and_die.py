@@ -114,7 +114,7 @@ def _preparer(agent: NodeAgent, desk: claims_resources.ClaimDesk) -> prepare.Cla
     claim = structs.replace(claim, metadata=structs.replace(claim.metadata, uid=REF.uid))
     return prepare.ClaimPreparer(
         agent,
-        NodePods(lambda namespace, name: None, users=desk.store.users),
+        NodePods(MemoryKube(), agent.node, users=desk.store.users),
         desk,
         SystemClock(),
         fetch=lambda namespace, name: claim,
