@@ -21,6 +21,7 @@ from calabash.kubernetes.node_plugin.claims.prepare import ClaimPreparer
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX, ClaimDesk
 from calabash.kubernetes.node_plugin.claims.store import ClaimStore
+from calabash.kubernetes.node_plugin.containers.retry import Patience
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -93,7 +94,7 @@ class Desk:
         self.agent = ClaimAgent(*(cards or (card(0), card(1))))
         self.claims: dict[tuple[str, str], ResourceClaim] = {}
         self.refusal: CalabashError | None = None
-        self.prepared: list[ResourceClaim] = []
+        self.reported: list[ResourceClaim] = []
         self.clock = VirtualClock()
         self.start()
 
@@ -109,9 +110,8 @@ class Desk:
             self.clock,
             fetch=lambda namespace, name: self.claims.get((namespace, name)),
             edits=Edits(),
-            refuse=self._refuse,
-            changed=self.prepared.append,
-            pause=self.clock.advance,
+            rules=self,
+            patience=Patience(clock=self.clock, leaving=self.desk.locks.any_ends, pause=self.clock.advance),
         )
 
     def allocate(self, *results: dict[str, Any], uses: tuple[str, ...] = (POD_UID,), **changes: Any) -> ResourceClaim:
@@ -148,9 +148,12 @@ class Desk:
                 found[device["name"]] = dict(one.split("=", 1) for one in env)
         return found
 
-    def _refuse(self) -> None:
+    def require(self) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+    def prepared(self, claim: ResourceClaim) -> None:
+        self.reported.append(claim)
 
 
 def pod_with(*containers: dict[str, list[dict[str, str]]], uid: str = POD_UID, **claims: str) -> Pod:
