@@ -149,7 +149,7 @@ class AgentService:
         names = SlotNames()
         calendar = CalendarSteps(settings.home / "calendar.json", boot=boot_id())
         membership = ContainerMembership(
-            hierarchy, settings.home / "alloc", names=names, users=desk.store.users, began_s=calendar.began_s
+            hierarchy, settings.home / "alloc", names=names, users=desk.store.users, calendar=calendar
         )
         agent = NodeAgent(
             home=settings.home,
