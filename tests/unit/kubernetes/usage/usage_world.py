@@ -16,6 +16,7 @@ from calabash.adapters.kube.objects.resources import QUEUE
 from calabash.adapters.store import Store, open_store
 from calabash.api.collected import AUDIENCE, USAGE_PATH, UsageBatch, UsageTaken
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending
+from calabash.kubernetes.usage.attribution import Attribution, TenantTree
 from calabash.kubernetes.usage.collection import UsageCollection
 from calabash.kubernetes.usage.node_identity import (
     NODE_CLAIM,
@@ -90,7 +91,13 @@ class ServerSide:
         listener = socket.create_server(("127.0.0.1", 0))
         listener.close()  # it is asked without a network
         self.collection = UsageCollection(
-            self.store, self.kube, namespace=SYSTEM, listener=listener, context=None, now_s=lambda: self.now_s
+            self.store,
+            self.kube,
+            namespace=SYSTEM,
+            listener=listener,
+            context=None,
+            attribution=Attribution(self.kube, TenantTree(self.kube)),
+            now_s=lambda: self.now_s,
         )
 
     def post(self, node: str, body: bytes) -> UsageTaken:
