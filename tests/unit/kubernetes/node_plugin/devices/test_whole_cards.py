@@ -346,9 +346,9 @@ class Offered:
 
     def __init__(self) -> None:
         self.made: list[Plugin] = []
-        self.spare = 4
+        self.spares = 4
         self.unknown = False
-        self.names = NvidiaNames(self.make, self.held, lambda: self.spare)
+        self.names = NvidiaNames(self.make, self)
 
     def make(self) -> Any:
         self.made.append(Plugin())
@@ -358,6 +358,9 @@ class Offered:
         if self.unknown:
             raise CalabashError("the checkpoint cannot be read")
         return []
+
+    def spare(self) -> int:
+        return self.spares
 
     def reconcile(self, *, gives: bool = True, disputed: bool = False) -> None:
         self.names.reconcile(Cards().devices(), gives=gives, disputed=disputed)
@@ -396,7 +399,7 @@ def test_beside_a_plug_in_of_another_name_for_the_same_cards_none_is_offered() -
 def test_what_is_not_known_is_not_told() -> None:
     offered = Offered()
     offered.reconcile()
-    offered.unknown, offered.spare = True, 1
+    offered.unknown, offered.spares = True, 1
     offered.reconcile()
     assert len(healthy(offered.made[0].told[-1])) == 4
     offered.names.stop()
