@@ -132,11 +132,11 @@ class PlannerService(TermCore):
             options=options,
             shard=settings.shard,
             system_namespaces=frozenset((*settings.system_namespaces, settings.namespace)),
+            unbound=settings.handshake is Handshake.AFFINITY,
         )
         self._stopping = threading.Event()
         self._api_server_down = False
         self._wait_s = DECIDE_EVERY_S  # until the next decision without an event
-        self.mirrors.watch_others(unbound=settings.handshake is Handshake.AFFINITY)
         self._writes = ApiWrites(client, may_write=self._may_write, bind_s=BIND_S)
         self._queues = QueueStatusThread(client, self._lock, self.mirrors, every_s=settings.status_every_s)
         self._executor = Executor(self._writes, self, workers=settings.workers)
