@@ -352,8 +352,10 @@ class PlannerService(TermCore):
             actions = core.take_actions()
             refused, ready = core.answers.take_expired(now_s), core.answers.release_ready_holds()
             nodes = len(core.store.scheduler.nodes)
-            self._writes.nominates = nodes >= self._settings.nominate_nodes_min
-            self._writes.nominates_claims = nodes >= self._settings.nominate_claims_nodes_min
+            self._writes.set_nomination(
+                pods=nodes >= self._settings.nominate_nodes_min,
+                claims=nodes >= self._settings.nominate_claims_nodes_min,
+            )
             self._decided_at = time.monotonic()
         self._executor.put(actions)
         self._report_set_aside()
