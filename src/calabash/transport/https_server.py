@@ -16,12 +16,17 @@ from http import HTTPStatus
 from socket import socket
 from typing import Any
 
+import structlog
+
 from calabash.transport.connections import Connection, Connections
 from calabash.transport.http1 import Bounds, Conversation, HttpQuestion, HttpReply
 from calabash.transport.listening import Acceptor, streams
 
 BOUNDS = Bounds(body_bytes=8 << 20)  # twice what an API server takes for one object, for reviews carry two
 ENDING_S = 2.0
+_PATH_MAX = 128
+
+log = structlog.get_logger(__name__)
 
 Handler = Callable[[HttpQuestion], Awaitable[HttpReply]]
 Admits = Callable[[Mapping[str, Any] | None], bool]
@@ -33,8 +38,8 @@ class HttpsServer:
     Args:
         listener: socket that is bound and listening; ``stop`` closes it.
         context: TLS context with the server's certificate; None for plain HTTP, for probes and tests.
-        handler: called for the requests of a connection, one after the other; an exception is answered with status 500.
-        report: called with each exception of the handler.
+        handler: called for the requests of a connection, one after the other. An exception is logged and answered with
+            status 500.
         bounds: limits of connections, sizes and times.
         admits: called with the client's certificate, as ``ssl`` decodes it; returns True if the client is permitted. None:
             all clients are permitted.
@@ -46,14 +51,12 @@ class HttpsServer:
         context: ssl.SSLContext | None,
         handler: Handler,
         *,
-        report: Callable[[Exception], None] | None = None,
         bounds: Bounds = BOUNDS,
         admits: Admits | None = None,
     ) -> None:
         self._listener = listener
         self._context = context
         self._handler = handler
-        self._report = report
         self._admits = admits
         self._connections = Connections(
             most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes
@@ -119,6 +122,5 @@ class HttpsServer:
         try:
             return await self._handler(question)
         except Exception as error:
-            if self._report is not None:
-                self._report(error)
+            log.error("a question was not answered", path=question.path[:_PATH_MAX], error=repr(error))
             return HttpReply(status=HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -96,7 +96,6 @@ class AdmissionProgram:
             listener if listener is not None else listen(settings.host, settings.port),
             server_context(),
             service.handle,
-            report=lambda error: _log.error("a review failed", error=repr(error)),
             admits=self._admits if settings.client_authority else None,
         )
         self.figures = Telemetry(ClusterPart.ADMISSION)

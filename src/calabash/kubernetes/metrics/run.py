@@ -200,7 +200,6 @@ class MetricsProgram:
             self._context,
             self._handle,
             admits=proxy.admits,
-            report=lambda error: log.error("a question failed", error=repr(error)),
             bounds=Bounds(body_bytes=0),
         )
         self._server.start()

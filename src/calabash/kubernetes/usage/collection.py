@@ -21,7 +21,6 @@ from http import HTTPStatus
 from socket import socket
 
 import msgspec
-import structlog
 
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.store import Store
@@ -57,8 +56,6 @@ _STATUS = {
 NODE_RECORDS_MAX = 250_000.0  # records; slightly more than the limit of waiting records on a node
 NODE_RECORDS_PER_S = 20.0
 POD_COST = 50.0  # cost of reading a pod from the API server
-
-log = structlog.get_logger(__name__)
 
 
 class NodeAllowances:
@@ -157,7 +154,6 @@ class UsageCollection:
             listener,
             context,
             self.handle,
-            report=lambda error: log.error("usage could not be taken", error=repr(error)),
             bounds=Bounds(body_bytes=BATCH_BYTES_MAX, held_bytes=64 << 20, connections=1024, per_peer=64),
         )
 
