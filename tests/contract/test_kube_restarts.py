@@ -12,6 +12,7 @@ from tests.kube.cluster import Cluster
 from calabash.adapters.kube import Expired, HttpKubeClient, KubeError, Mirror, MirrorChange, load_client
 from calabash.adapters.kube.objects.core import CONFIG_MAP, ConfigMap
 from calabash.model.errors import CalabashError, Reason
+from calabash_testing.api_server.observer import MirrorFailures
 
 pytestmark = pytest.mark.slow
 WAIT_S = 90.0
@@ -68,8 +69,8 @@ def test_a_mirror_loses_nothing_while_api_server_and_etcd_are_killed(
         else:
             held[obj.metadata.name] = change.after
 
-    errors: list[Exception] = []
-    mirror = Mirror(kube, CONFIG_MAP, on_change=note, on_error=errors.append, namespace=SPACE)
+    failures = MirrorFailures()
+    mirror = Mirror(kube, CONFIG_MAP, on_change=note, observer=failures, namespace=SPACE)
     mirror.start()
     assert mirror.synced(WAIT_S)
     for turn, component in enumerate(("apiserver", "etcd", "apiserver")):
@@ -85,8 +86,8 @@ def test_a_mirror_loses_nothing_while_api_server_and_etcd_are_killed(
     until(lambda: held == listed)
     mirror.stop()
     assert wrong == []
-    assert errors
-    assert {type(error) for error in errors} <= {KubeError, Expired}
+    assert failures.errors
+    assert {type(error) for error in failures.errors} <= {KubeError, Expired}
 
 
 def _reachable(kube: HttpKubeClient) -> bool:

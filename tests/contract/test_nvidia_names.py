@@ -37,10 +37,16 @@ class Agent:
     """The second plug-in of an agent, whose spare cards become fewer and more."""
 
     def __init__(self, directory: Path) -> None:
-        self.spare = len(CARDS)
-        self.held: list[HeldTokens] = []
+        self.spares = len(CARDS)
+        self.tokens: list[HeldTokens] = []
         self.directory = directory
-        self.names = NvidiaNames(self.make, lambda: self.held, lambda: self.spare)
+        self.names = NvidiaNames(self.make, self)
+
+    def held(self) -> list[HeldTokens]:
+        return self.tokens
+
+    def spare(self) -> int:
+        return self.spares
 
     def make(self) -> DevicePluginServer:
         return DevicePluginServer(GPU, Handler(), directory=self.directory)
@@ -87,15 +93,15 @@ def test_both_names_are_registered_each_with_a_socket_of_its_own(kubelet: FakeKu
 def test_kubelet_gets_the_devices_after_every_taken_or_released_card(kubelet: FakeKubelet, agent: Agent) -> None:
     agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
-    agent.spare = 2  # slices came onto two
+    agent.spares = 2  # slices came onto two
     agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 2)
     assert len(kubelet.devices) == 4
-    agent.held = [HeldTokens(tokens=(TOKENS[3],), devices=(DeviceUuid("GPU-0"),))]
-    agent.spare = 1
+    agent.tokens = [HeldTokens(tokens=(TOKENS[3],), devices=(DeviceUuid("GPU-0"),))]
+    agent.spares = 1
     agent.update()
     kubelet.wait(lambda: TOKENS[3] in offered(kubelet) and len(offered(kubelet)) == 2)
-    agent.held, agent.spare = [], 4
+    agent.tokens, agent.spares = [], 4
     agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
 
@@ -113,9 +119,9 @@ def test_refused_start_has_the_agents_reason_verbatim(kubelet: FakeKubelet, agen
 def test_after_a_dispute_the_name_is_registered_anew(kubelet: FakeKubelet, agent: Agent) -> None:
     agent.update()
     kubelet.wait(lambda: len(offered(kubelet)) == 4)
-    before, agent.spare = kubelet.updates, 0
+    before, agent.spares = kubelet.updates, 0
     agent.update(disputed=True)
     assert kubelet.updates == before, "the list is the other's now"
-    agent.spare = 3
+    agent.spares = 3
     agent.update()
     kubelet.wait(lambda: len(kubelet.registered) == 2 and len(offered(kubelet)) == 3)

@@ -12,6 +12,7 @@ from calabash.adapters.store import Store
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind, TokenScope
+from calabash.platform.access.permission import Permission
 from calabash.platform.access.visibility import PUBLIC_EVENTS, Held, Visibility
 from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.owners import AllocationOwners
@@ -41,7 +42,7 @@ def _visibility_of(who: Principal, store: Store, waiting: list[Held]) -> Visibil
         live=lambda: waiting,
         queues=[],
         owner=AllocationOwners(store.allocation).owner_of,
-        listed=lambda _: False,
+        permission=Permission(0, everybody=True),
     )
 
 

@@ -1,4 +1,4 @@
-"""Report objects of the API server that mirrors skip because the objects cannot be decoded or used.
+"""Observer of the mirrors of a program: report objects that are skipped because they cannot be decoded or used.
 
 A user can store objects that no program of the product can decode. Mirrors continue without such objects. Each version
 of such an object is counted, logged once, and reported to the object's owner by one Warning event with the reason
@@ -14,10 +14,11 @@ from collections import Counter, OrderedDict
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
+from typing import Any
 
 import structlog
 
-from calabash.adapters.kube import KubeClient, SkippedObject
+from calabash.adapters.kube import Kind, KubeClient, SkippedObject
 from calabash.adapters.kube.objects.core import EVENT
 from calabash.model.errors import CalabashError
 
@@ -32,7 +33,9 @@ _CLUSTER_NAMESPACE = "default"  # namespace of events of cluster-scoped objects
 
 
 class SkippedObjects:
-    """Count and report skipped objects. ``note`` may be called from any thread and never blocks.
+    """Count and report the skipped objects of mirrors, and log failed watches. See ``MirrorObserver``.
+
+    The methods of the observer may be called from any thread and never block.
 
     Args:
         component: name of the program in events.
@@ -64,8 +67,12 @@ class SkippedObjects:
         if self._thread.is_alive():
             self._thread.join()
 
-    def note(self, skipped: SkippedObject) -> None:
-        """Report a skipped object; mirrors call this method. Each version of an object is reported once."""
+    def mirror_failed(self, kind: Kind[Any], error: Exception) -> None:
+        """Log the failure; the mirror repeats its watch."""
+        log.info("a watch ended and is restarted", kind=kind.plural, error=str(error))
+
+    def object_skipped(self, skipped: SkippedObject) -> None:
+        """Report a skipped object. Each version of an object is reported once."""
         key = (skipped.kind.path(), skipped.namespace, skipped.name, skipped.uid + "/" + skipped.resource_version)
         with self._lock:
             known = key in self._known

@@ -242,7 +242,7 @@ class Pool:
             live=lambda: _live(self.agent, self.binder),
             queues=self.queues.records(),
             owner=self.owners.owner_of,
-            listed=lambda queue: self.permission.listed(who, queue.users, queue.groups),
+            permission=self.permission,
         )
 
     def scenario(self) -> str:

@@ -122,9 +122,9 @@ def build_pool(
         over_use=OverUseWatch(
             agent=agent,
             binder=binder,
-            people=tenancy.people,
+            tenancy=tenancy,
+            billing=billing,
             policy_of=settings.over_use_policy,
-            spent=billing.spent,
             audit=audit,
             clock=clock,
             told=over_use_notifier(notices, clock),

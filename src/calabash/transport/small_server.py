@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 BOUNDS = Bounds()
 START_S = 10.0
+_PATH_MAX = 128  # characters of a path in the log
 
 Handler = Callable[[HttpQuestion], Awaitable[HttpReply]]
 Admits = Callable[[Mapping[str, Any] | None], bool]
@@ -180,7 +181,7 @@ class SmallServer:
         try:
             reply = await self._answer(question, reader)
         except Exception:
-            log.exception("a request failed", server=self._thread.name, path=question.path)
+            log.exception("a request failed", server=self._thread.name, path=question.path[:_PATH_MAX])
             return HttpReply(status=HTTPStatus.INTERNAL_SERVER_ERROR)
         if reply is not None and reply.status == HTTPStatus.SERVICE_UNAVAILABLE:
             return replace(reply, closes=True)

@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.adapters.kube.world import until
 
 import calabash
 from calabash.adapters.kube import KubeError, Mirror, SkippedObject
 from calabash.adapters.kube.objects.core import CONFIG_MAP, EVENT, POD, ConfigMap
 from calabash.kubernetes.skipped_objects import REASON, SkippedObjects
+from calabash.model.errors import Reason
 from calabash_testing.api_server.client import MemoryKube
+from calabash_testing.api_server.observer import MirrorFailures
 
 SKIPPED = SkippedObject(
     kind=POD, namespace="mallory", name="p", uid="u", resource_version="7", error="Pod mallory/p cannot be read: x"
@@ -36,9 +39,9 @@ def reports(kube: MemoryKube) -> Iterator[SkippedObjects]:
 
 def test_version_of_an_object_is_counted_and_reported_once(kube: MemoryKube, reports: SkippedObjects) -> None:
     for _ in range(3):
-        reports.note(SKIPPED)
-    reports.note(replace(SKIPPED, resource_version="8"))
-    reports.note(replace(SKIPPED, kind=CONFIG_MAP))
+        reports.object_skipped(SKIPPED)
+    reports.object_skipped(replace(SKIPPED, resource_version="8"))
+    reports.object_skipped(replace(SKIPPED, kind=CONFIG_MAP))
     until(lambda: len(kube.list(EVENT, "mallory").items) == 3)
     assert reports.counts() == {"pods": 2, "configmaps": 1}
     event = next(e for e in kube.list(EVENT, "mallory").items if e.involved_object.kind == "Pod")
@@ -47,24 +50,32 @@ def test_version_of_an_object_is_counted_and_reported_once(kube: MemoryKube, rep
     assert "hint:" in event.message
 
 
+def test_failed_watch_is_logged_with_its_kind_and_not_counted(reports: SkippedObjects) -> None:
+    failure = KubeError("no answer", status=503, reason=Reason.API_DOWN)
+    with capture_logs() as lines:
+        reports.mirror_failed(POD, failure)
+    assert [(line["log_level"], line["kind"], line["error"]) for line in lines] == [("info", "pods", str(failure))]
+    assert reports.counts() == {}
+
+
 def test_programs_that_skip_the_same_version_write_one_event(kube: MemoryKube, reports: SkippedObjects) -> None:
     other = SkippedObjects("calabash-server", kube, every_s=0.0)
     other.start()
-    reports.note(SKIPPED)
+    reports.object_skipped(SKIPPED)
     until(lambda: len(kube.list(EVENT, "mallory").items) == 1)
-    other.note(SKIPPED)
-    other.note(replace(SKIPPED, resource_version="9"))
+    other.object_skipped(SKIPPED)
+    other.object_skipped(replace(SKIPPED, resource_version="9"))
     until(lambda: len(kube.list(EVENT, "mallory").items) == 2)
     other.stop()
 
 
 def test_event_that_is_refused_does_not_end_the_reports(kube: MemoryKube, reports: SkippedObjects) -> None:
     kube.faults.down = True
-    reports.note(SKIPPED)
+    reports.object_skipped(SKIPPED)
     until(reports._waiting.empty)
-    reports.note(replace(SKIPPED, name=""))
+    reports.object_skipped(replace(SKIPPED, name=""))
     kube.faults.down = False
-    reports.note(replace(SKIPPED, resource_version="10"))
+    reports.object_skipped(replace(SKIPPED, resource_version="10"))
     until(lambda: any(e.involved_object.uid == "u" for e in kube.list(EVENT, "mallory").items))
     assert reports.counts() == {"pods": 3}
 
@@ -73,13 +84,13 @@ def test_flood_of_skipped_objects_is_bounded(kube: MemoryKube) -> None:
     """No thread takes objects from the queue: it is bounded, and adding to it does not block."""
     reports = SkippedObjects("calabash-planner", kube)
     for number in range(20_000):
-        reports.note(replace(SKIPPED, resource_version=str(number)))
+        reports.object_skipped(replace(SKIPPED, resource_version=str(number)))
     assert reports._waiting.qsize() <= 1000
     assert len(reports._known) <= 10_000
     assert reports.counts() == {"pods": 20_000}
 
 
-@pytest.mark.parametrize("fails", ["on_change", "keep", "only"])
+@pytest.mark.parametrize("fails", ["on_change", "keep"])
 def test_object_on_which_a_program_fails_costs_only_itself(kube: MemoryKube, fails: str) -> None:
     """A fault in a callback is a fault of one object: the mirror is in sync and holds the others."""
 
@@ -89,15 +100,14 @@ def test_object_on_which_a_program_fails_costs_only_itself(kube: MemoryKube, fai
             raise OverflowError("cannot convert float infinity to integer")
         return found
 
-    skipped: list[SkippedObject] = []
-    errors: list[Exception] = []
+    failures = MirrorFailures()
+    skipped, errors = failures.skipped, failures.errors
     for name in ("a", "poison", "z"):
         kube.create(CONFIG_MAP, {"metadata": {"name": name}}, "ns")
     mirror: Mirror[ConfigMap] = Mirror(
         kube,
         CONFIG_MAP,
-        on_error=errors.append,
-        on_skipped=skipped.append,
+        observer=failures,
         **{fails: fail},  # type: ignore[arg-type]
     )
     mirror.start()
@@ -117,7 +127,7 @@ def test_object_on_which_a_program_fails_costs_only_itself(kube: MemoryKube, fai
 
 
 def test_every_mirror_of_the_product_reports_what_it_skips() -> None:
-    """A mirror without ``on_skipped`` would skip objects without a report."""
+    """A mirror without an observer would skip objects without a report."""
     root = Path(calabash.__file__).parent
     silent: list[str] = []
     count = 0
@@ -126,7 +136,7 @@ def test_every_mirror_of_the_product_reports_what_it_skips() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"Mirror", "WideningMirror"}:
                 count += 1
-                if not any(keyword.arg == "on_skipped" for keyword in node.keywords):
+                if not any(keyword.arg == "observer" for keyword in node.keywords):
                     silent.append(f"{path.relative_to(root)}:{node.lineno}")
     assert count >= 15
     assert silent == []

@@ -9,7 +9,6 @@ import pwd
 import signal
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,12 +90,6 @@ def boot_id() -> str:
         return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def began_s(process: Process) -> float:
-    """Return when the process was started, in seconds since the epoch."""
-    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return booted_s + process.start_time / os.sysconf("SC_CLK_TCK")
 
 
 def owner(process: Process) -> int:

@@ -9,7 +9,7 @@ from calabash.adapters.kube.errors import Expired, KubeError, UnreadableObject, 
 from calabash.adapters.kube.http.client import HttpKubeClient, load_client
 from calabash.adapters.kube.mirror.cache import MirrorChange, ObjectKey
 from calabash.adapters.kube.mirror.interning import PodSharing
-from calabash.adapters.kube.mirror.mirror import Mirror, unusable
+from calabash.adapters.kube.mirror.mirror import Mirror, MirrorObserver, unusable
 from calabash.adapters.kube.mirror.widening import WideningMirror
 from calabash.adapters.kube.objects.meta import Kind, KubeStruct, ObjectMeta
 from calabash.adapters.kube.protocol import (
@@ -37,6 +37,7 @@ __all__ = [
     "Listing",
     "Mirror",
     "MirrorChange",
+    "MirrorObserver",
     "ObjectKey",
     "ObjectMeta",
     "PatchBody",

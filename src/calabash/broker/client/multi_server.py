@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -40,6 +39,18 @@ class LeaseServer(Protocol):
         """Send a request and return the decoded reply."""
 
 
+class LeaseWaits(Protocol):
+    """Waits between the attempts of a request."""
+
+    def now_s(self) -> float:
+        """Return monotonic seconds."""
+        ...
+
+    def wait(self, refusal: CalabashError, seconds: float) -> None:
+        """Wait for some seconds after a refusal, before the next attempt."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiServerRequest:
     """Obtains the leases of a run that uses devices of several servers.
@@ -47,17 +58,13 @@ class MultiServerRequest:
     Args:
         read_servers: returns the servers that answer, with their devices.
         retryable: reasons of refusals after which another division or a later attempt may succeed.
-        on_wait: called with each refusal after which the request is repeated later.
-        clock: monotonic seconds.
-        sleep: waits for some seconds.
+        waits: waits between the attempts.
         chance: random source of the retry jitter.
     """
 
     read_servers: Callable[[], Sequence[tuple[Any, ServerView]]]
     retryable: frozenset[Reason]
-    on_wait: Callable[[CalabashError], None] = field(default=lambda _: None)
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    waits: LeaseWaits
     chance: random.Random = field(default_factory=random.Random)
 
     def acquire(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:
@@ -68,17 +75,17 @@ class MultiServerRequest:
         Raises:
             CalabashError: the last refusal, if the devices were not free in time or the request can never be satisfied.
         """
-        deadline = self.clock() + order.wait_s
+        deadline_s = self.waits.now_s() + order.wait_s
         pause_s = _PAUSE_LEAST_S
         while True:
             try:
                 return self._try_once(order)
             except CalabashError as error:
-                left_s = deadline - self.clock()
+                left_s = deadline_s - self.waits.now_s()
                 if error.reason not in self.retryable or error.reason is Reason.SELECTOR_MISMATCH or left_s <= 0:
                     raise
-                self.on_wait(error)
-            self.sleep(min(left_s, pause_s * self.chance.uniform(0.5, 1.5)))  # jitter separates clients that collide
+                jittered_s = pause_s * self.chance.uniform(0.5, 1.5)  # jitter separates clients that collide
+                self.waits.wait(error, min(left_s, jittered_s))
             pause_s = min(_PAUSE_MOST_S, 2 * pause_s)
 
     def _try_once(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:

@@ -121,8 +121,7 @@ class Broker:
 
     async def drain(self, draining: bool) -> None:
         """Refuse new leases, or accept them again. The setting survives a restart."""
-        self.leases.draining = draining
-        await self.leases.save()
+        await self.leases.drain(draining)
         self.leases.audit.write("drained" if draining else "undrained")
 
     async def cards(self, claims: TokenClaims | None = None) -> list[RemoteCard]:

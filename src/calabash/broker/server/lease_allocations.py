@@ -232,6 +232,11 @@ class LeaseAllocations:
         """Return the number of processes that serve leases, as last reported by the pool."""
         return sum(observed.processes for observed in self._observed.values())
 
+    async def drain(self, draining: bool) -> None:
+        """Refuse new leases, or accept them again. The setting survives a restart."""
+        self.draining = draining
+        await self.save()
+
     async def save(self) -> None:
         """Store the present leases durably in the journal."""
         await self._journal.write(list(self.table), draining=self.draining)

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from calabash.adapters.host.tcp_peers import local_peer
 from calabash.broker.server.first_record import (
@@ -37,8 +37,21 @@ _PAUSE_S = 0.01
 _GREETING = struct.Struct("<8sHHI16s32s")  # native/remote/wire/greeting.h
 _HANDOVER_KIND, _GREETING_VERSION, _GREETED = 2, 1, 0
 
-SessionTarget = Callable[[str, str, str], tuple[str, str] | None]
-Passed = Callable[[socket.socket], Awaitable[None]]
+
+class PortServices(Protocol):
+    """The worker processes and the server to which the connections of a port are passed."""
+
+    def session_target(self, lease: str, session: str, peer: str) -> tuple[str, str] | None:
+        """Return the path of the worker's socket and the key of the lease for a session; None for an unknown lease."""
+        ...
+
+    async def pass_on(self, connection: socket.socket) -> None:
+        """Handle a connection that is not a session."""
+        ...
+
+    def count(self, kind: str) -> None:
+        """Count a connection by its kind, for the metrics."""
+        ...
 
 
 class PortDispatcher:
@@ -46,18 +59,11 @@ class PortDispatcher:
 
     Args:
         listener: the listening socket; ``serve`` closes it at its end.
-        session_target: called with the lease ID, the session ID and the peer of a session; returns the path of the
-            worker's socket and the key of the lease, or None for an unknown lease.
-        pass_on: called with each connection that is not a session, to handle it.
-        count: called with the kind of each connection, for the metrics.
+        services: handle the connections.
     """
 
-    def __init__(
-        self, listener: socket.socket, *, session_target: SessionTarget, pass_on: Passed, count: Callable[[str], None]
-    ) -> None:
-        self._session_target = session_target
-        self._pass_on = pass_on
-        self._count = count
+    def __init__(self, listener: socket.socket, services: PortServices) -> None:
+        self._services = services
         self._unknown = Connections(most=UNKNOWN_MAX, per_peer=UNKNOWN_MAX)
         self._acceptor = Acceptor(listener, self._receive, self._unknown, peer=local_peer)
 
@@ -71,7 +77,7 @@ class PortDispatcher:
 
     def _drop(self, receiving: asyncio.Task[None]) -> None:
         receiving.cancel()
-        self._count("dropped")
+        self._services.count("dropped")
 
     async def _receive(self, connection: socket.socket, unknown: Connection) -> None:
         task = asyncio.current_task()
@@ -83,16 +89,16 @@ class PortDispatcher:
                 async with asyncio.timeout(FIRST_RECORD_S):
                     found = await self._classify(connection)
             except (TimeoutError, OSError):
-                self._count("silent")
+                self._services.count("silent")
                 return
             finally:
                 self._unknown.ended(unknown)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             if isinstance(found, SessionBegins):
-                self._count(await self._hand_over(connection, found, f"{host}:{port}"))
+                self._services.count(await self._hand_over(connection, found, f"{host}:{port}"))
             else:
-                self._count("command line")
-                await self._pass_on(connection.dup())
+                self._services.count("command line")
+                await self._services.pass_on(connection.dup())
 
     async def _classify(self, connection: socket.socket) -> SessionBegins | SomethingElse:
         """Peek at the first record until it can be classified. Raises OSError if the peer disconnects before that."""
@@ -114,13 +120,13 @@ class PortDispatcher:
 
     async def _hand_over(self, connection: socket.socket, found: SessionBegins, peer: str) -> str:
         """Pass a session's connection to the worker of its lease; return the result, which the metrics count."""
-        session_target = self._session_target(found.lease, found.session, peer)
-        if session_target is None:
+        target = self._services.session_target(found.lease, found.session, peer)
+        if target is None:
             with contextlib.suppress(OSError):
                 connection.send(NO_SUCH_LEASE)
                 connection.shutdown(socket.SHUT_WR)
             return "unknown lease"
-        path, key = session_target
+        path, key = target
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             async with asyncio.timeout(HANDOVER_S):

@@ -55,6 +55,25 @@ SWEEP_S = 0.5
 log = structlog.get_logger(__name__)
 
 
+class LeaseServices:
+    """The workers of leases, and the HTTPS server for all other connections; see ``port.PortServices``."""
+
+    def __init__(self, leases: LeaseAllocations, http: HttpServer) -> None:
+        self._leases = leases
+        self._http = http
+
+    def session_target(self, lease: str, session: str, peer: str) -> tuple[str, str] | None:
+        return self._leases.session_target(lease, session, peer)
+
+    async def pass_on(self, connection: socket.socket) -> None:
+        await self._http.serve_connection(connection)
+
+    def count(self, kind: str) -> None:
+        self._leases.counters.count("connections_total", kind)
+        if kind == "session":
+            self._leases.counters.count("sessions_total")
+
+
 class RemoteServer:
     """One server: its HTTP application, its listeners, and the task that ends leases which are over.
 
@@ -120,20 +139,7 @@ class RemoteServer:
     def serve_listener(self, listener: socket.socket) -> Callable[[], None]:
         """Serve a listening socket; return a function that stops serving and closes it."""
         loop = asyncio.get_running_loop()
-
-        counters = self._broker.leases.counters
-
-        def count(kind: str) -> None:
-            counters.count("connections_total", kind)
-            if kind == "session":
-                counters.count("sessions_total")
-
-        dispatcher = PortDispatcher(
-            listener,
-            session_target=self._broker.leases.session_target,
-            pass_on=self._http.serve_connection,
-            count=count,
-        )
+        dispatcher = PortDispatcher(listener, LeaseServices(self._broker.leases, self._http))
         task = loop.create_task(dispatcher.serve())
 
         def close() -> None:

@@ -6,6 +6,7 @@ process renews the lease (:mod:`calabash.broker.client.lease_keeper`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -137,12 +138,19 @@ def leases(
 
 
 class _Waits:
-    """Prints once, on standard error, that a request for leases waits and why."""
+    """Waits for devices. Prints once, on standard error, that a request for leases waits and why."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._said = quiet
 
-    def __call__(self, refusal: CalabashError) -> None:
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def wait(self, refusal: CalabashError, seconds: float) -> None:
+        self.report(refusal)
+        time.sleep(seconds)
+
+    def report(self, refusal: CalabashError) -> None:
         if not self._said:
             self._said = True
             print_on_stderr(f"waiting for devices: {refusal.message}")
@@ -160,9 +168,8 @@ def _leases(
     def read_servers() -> list[tuple[RemoteServerClient, ServerView]]:
         return [(server, msgspec.convert(view, ServerView)) for server, view in views(servers)]
 
-    return MultiServerRequest(
-        read_servers=read_servers, retryable=frozenset(_NO_ROOM | _PASSES), on_wait=waits
-    ).acquire(wanted)
+    request = MultiServerRequest(read_servers=read_servers, retryable=frozenset(_NO_ROOM | _PASSES), waits=waits)
+    return request.acquire(wanted)
 
 
 def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tuple[RemoteServerClient, Any]:
@@ -189,7 +196,7 @@ def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tu
                 raise
             failure = failure or error
     if wanted.wait_s and failure is not None and failure.reason not in _NEVER:
-        waits(failure)
+        waits.report(failure)
         return servers[0], _asked(servers[0], order, wanted.wait_s)
     assert failure is not None
     if failure.reason in _NEVER:

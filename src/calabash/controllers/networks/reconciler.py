@@ -155,7 +155,7 @@ class Reconciler:
     def set_closed_backends(self, closed: ClosedBackends) -> None:
         """Set the backends at which no program listens; reconcile the VPCs of backends for which this has changed."""
         before, self._closed = self._closed or NONE_CLOSED, closed
-        self._tracker.closed = closed
+        self._tracker.set_closed_backends(closed)
         self._queue.add_changed_owners({vpc_of(port) for port, _ in before ^ closed})
 
     @property

@@ -18,7 +18,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.network import NetworkKind, Port
 from calabash.model.network_services import CheckKind, Layer, LoadBalancer
 from calabash.model.network_status import ConditionKind
-from calabash.net.objects.backends import NONE_CLOSED, backend_name, backends_condition
+from calabash.net.objects.backends import NONE_CLOSED, ClosedBackends, backend_name, backends_condition
 from calabash.net.ovn.northbound.rows import PLATFORM
 from calabash.net.ovn.translation.view import NetworkHosts
 
@@ -72,7 +72,11 @@ class StatusTracker:
         self._last_port_hosts: dict[str, str] = {}
         self._last_dead: frozenset[str] = frozenset()
         self._last_monitors: tuple[int, dict[tuple[str, int], bool | None]] = (-1, {})
-        self.closed = NONE_CLOSED
+        self._closed = NONE_CLOSED
+
+    def set_closed_backends(self, closed: ClosedBackends) -> None:
+        """Set the backends at which no program listens."""
+        self._closed = closed
 
     def update_gateways(self) -> bool:
         """Update the gateway hosts; return True if they or the held-down hosts changed.
@@ -179,7 +183,7 @@ class StatusTracker:
 
     def _update_backends(self, known: KnownNetworks) -> None:
         """Set READY of L4 load balancers whose backends OVN checks. For L7, the appliance controller reports READY."""
-        seen = (known.revision, self._southbound.monitors() | dict.fromkeys(self.closed, False))
+        seen = (known.revision, self._southbound.monitors() | dict.fromkeys(self._closed, False))
         if seen == self._last_monitors:
             return
         self._last_monitors = seen

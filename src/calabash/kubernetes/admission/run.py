@@ -86,19 +86,11 @@ class AdmissionProgram:
         self._refresh_s = refresh_s
         self._keeper = CertificateKeeper(client, settings.certificates, names)
         self._loaded: tuple[KeyPair, TrustedClients | None] | None = None
-        skipped = SkippedObjects("calabash-admission").note
-        self._namespaces: Mirror[Namespace] = Mirror(
-            client, NAMESPACE, on_error=lambda e: _log.warning("namespaces", error=str(e)), on_skipped=skipped
-        )
+        skipped = SkippedObjects("calabash-admission")
+        self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, observer=skipped)
         self._tenants: dict[str, str] = {}  # the tenant of each queue that has one
         self._pools: dict[str, str] = {}  # the pool of each queue that has one
-        self._queues: Mirror[OwnedQueue] = Mirror(
-            client,
-            OWNED_QUEUE,
-            on_change=self._queue,
-            on_error=lambda e: _log.warning("queues", error=str(e)),
-            on_skipped=skipped,
-        )
+        self._queues: Mirror[OwnedQueue] = Mirror(client, OWNED_QUEUE, on_change=self._queue, observer=skipped)
         service = AdmissionService(settings, facts=self, listener=self)
         self.server = SmallServer(
             service.handle,

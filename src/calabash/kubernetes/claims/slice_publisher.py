@@ -42,8 +42,8 @@ class SlicePublisher:
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
         self._node = node
-        skipped = SkippedObjects("calabash-agent").note
-        self._mirror = Mirror(client, RESOURCE_SLICE, on_skipped=skipped, field_selector=f"spec.nodeName={node}")
+        skipped = SkippedObjects("calabash-agent")
+        self._mirror = Mirror(client, RESOURCE_SLICE, observer=skipped, field_selector=f"spec.nodeName={node}")
         self._started = False
         self._features = ServerFeatures()
         self._told: tuple[tuple[DeviceSnapshot, ...], SliceFacts, ServerFeatures] | None = None

@@ -118,11 +118,7 @@ class MetricsProgram:
         self.figures = Telemetry(ClusterPart.METRICS)
         self._probes = probe_server(probes, self.ready, self._metrics) if probes is not None else None
         self._nodes: Mirror[UsedNode] = Mirror(
-            client,
-            USED_NODE,
-            on_change=self._changed,
-            on_error=lambda e: log.warning("nodes", error=str(e)),
-            on_skipped=SkippedObjects(SERVICE).note,
+            client, USED_NODE, on_change=self._changed, observer=SkippedObjects(SERVICE)
         )
         self._service = MetricsService(client, self._nodes)
         self.ended = threading.Event()

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from functools import lru_cache
 
-from calabash.adapters.kube import MirrorChange
-from calabash.adapters.kube.objects.core import Pod
+from calabash.adapters.kube import KubeClient, Mirror, MirrorChange, MirrorObserver
+from calabash.adapters.kube.objects.core import POD, Pod
+from calabash.kubernetes.object_limits import keep_node_pod
 from calabash.kubernetes.objects.names import PLAN, PLANNED
 from calabash.kubernetes.objects.plan import PodPlan, read_plan
 from calabash.model.device import DeviceUuid
@@ -23,41 +24,63 @@ ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 class NodePods:
-    """The pods of this node, updated by a mirror of the API server's objects and read from any thread.
+    """The pods of one node, updated by a mirror of the API server's objects and read from any thread.
 
-    The pods are incomplete until ``report_synced`` reports that the mirror has received all pods.
+    The pods are incomplete until ``synced`` is True.
 
     Args:
-        fetch: reads a pod from the API server by namespace and name, for pods that the mirror has not received yet.
+        client: client of the API server.
+        node: name of the node.
+        observer: gets the failures of the mirror.
         users: returns the UIDs of the pods that may use the allocation of a claim; None if they are not known.
         plan_wait_s: seconds for which ``find_planned`` waits for the plan of a pod.
     """
 
     def __init__(
         self,
-        fetch: Callable[[str, str], Pod | None],
+        client: KubeClient,
+        node: str,
         *,
+        observer: MirrorObserver | None = None,
         users: Callable[[AllocationId], Collection[str] | None] = lambda _claim: None,
         plan_wait_s: float = PLAN_WAIT_S,
     ) -> None:
-        self._fetch = fetch
+        self._client = client
         self._users = users
         self._plan_wait_s = plan_wait_s
         self._by_digits: dict[str, Pod] = {}  # key: prefix of the IDs of the pod's allocations
         self._news = threading.Condition()
-        self._synced = False
+        self._mirror: Mirror[Pod] = Mirror(
+            client,
+            POD,
+            on_change=self.changed,
+            observer=observer,
+            keep=keep_node_pod,
+            field_selector=f"spec.nodeName={node}",
+        )
+
+    def start(self) -> None:
+        """Start to watch the pods."""
+        self._mirror.start()
+
+    def stop(self) -> None:
+        self._mirror.stop()
 
     @property
     def synced(self) -> bool:
-        """Return True if the mirror has received all pods."""
-        return self._synced
+        """Return True if all pods of the node have been received."""
+        return self._mirror.synced()
 
-    def report_synced(self, synced: bool) -> None:
-        """Record whether the mirror has received all pods."""
-        self._synced = synced
+    def fetch(self, namespace: str, name: str) -> Pod | None:
+        """Read a pod from the API server, also one that has not been received yet; None if it does not exist.
+
+        Raises:
+            CalabashError: the API server does not answer.
+        """
+        return self._client.get(POD, name, namespace)
 
     def changed(self, change: MirrorChange[Pod]) -> None:
-        """Insert, update or delete a pod, and wake the threads that wait for one."""
+        """Insert, update or delete a pod, and wake the threads that wait for one. The mirror calls this method."""
         with self._news:
             if change.after is not None:
                 self._by_digits[pod_digits(change.after.metadata.uid)] = change.after
@@ -159,7 +182,7 @@ class NodePods:
             found = self._known_pod(uid, name)
         if found is None and name:
             namespace, _, pod = name.partition("/")
-            found = self._fetch(namespace, pod)
+            found = self.fetch(namespace, pod)
         if found is None:
             raise CalabashError(
                 f"pod {uid or name} is not known to the agent of this node",

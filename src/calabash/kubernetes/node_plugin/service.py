@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -30,8 +29,7 @@ from calabash.adapters.host.cgroups.container_groups import ContainerHierarchy, 
 from calabash.adapters.host.cgroups.device_access import find_device_hierarchy
 from calabash.adapters.host.files import lock_exclusive
 from calabash.adapters.host.processes import boot_id
-from calabash.adapters.kube import KubeClient, Mirror, MirrorChange, load_client
-from calabash.adapters.kube.objects.core import POD, Pod
+from calabash.adapters.kube import KubeClient, Mirror, load_client
 from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNode, GpuNodeOutcome
 from calabash.adapters.store import Store, open_store
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
@@ -64,7 +62,6 @@ from calabash.kubernetes.node_plugin.reports.usage import UseReportLimit
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending, UsageServer
 from calabash.kubernetes.node_plugin.retention import ClaimTenure, NodeTenure, PodTenure
 from calabash.kubernetes.node_plugin.settings import AgentSettings
-from calabash.kubernetes.object_limits import keep_node_pod
 from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import serving
@@ -94,6 +91,7 @@ class AgentService:
         self._client: KubeClient = load_client(settings.kubeconfig or "")
         self._publisher = Publisher(self._client, settings.node, UseReportLimit(settings.use_every_s))
         self._events = NodeEvents(self._client, settings.node)
+        self._skipped = SkippedObjects("calabash-agent")
         self._figures = AgentFigures()
         self.metrics_address = ("", 0)
         self._taint = StartupTaint(self._client, settings.node)
@@ -130,7 +128,7 @@ class AgentService:
         log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
         facts, empty = self._facts(error=error, api=self._settings.allocation_api), _empty(self._settings.node)
         self._figures.observe(empty, ready=False)
-        self._report(empty, NodePods(self._fetch), facts, error)
+        self._report(empty, NodePods(self._client, self._settings.node), facts, error)
         self._stop.wait(RETRY_S)
 
     def _serve(self, stack: ExitStack) -> None:
@@ -147,11 +145,11 @@ class AgentService:
         if files.libraries is not None:
             link_libraries(host_driver, settings.host, files.libraries)
         desk = ClaimDesk(notes=ClaimNotes(settings.home / "claims"), store=ClaimStore(), specs=settings.specs)
-        pods, cordon = NodePods(self._fetch, users=desk.store.users), Cordon()
+        pods = NodePods(self._client, settings.node, observer=self._skipped, users=desk.store.users)
         names = SlotNames()
         calendar = CalendarSteps(settings.home / "calendar.json", boot=boot_id())
         membership = ContainerMembership(
-            hierarchy, settings.home / "alloc", names=names, users=desk.store.users, began_s=calendar.began_s
+            hierarchy, settings.home / "alloc", names=names, users=desk.store.users, calendar=calendar
         )
         agent = NodeAgent(
             home=settings.home,
@@ -180,7 +178,10 @@ class AgentService:
             settings.home / "orders.json",
             told=self._news.set,
         )
-        mirrors = self._mirrors(stack, pods, (cordon.changed, cards.changed))
+        own = self._own_node(cards)
+        for watched in (pods, own):
+            watched.start()
+            stack.callback(watched.stop)
         plugins = Plugins(
             settings,
             self._client,
@@ -189,7 +190,7 @@ class AgentService:
             membership,
             desk=desk,
             edits=self._edits(agent, host_driver),
-            cordon=cordon,
+            cordon=Cordon(own, settings.node),
             full=lambda: usage.full() or room.full(),
             granted=self._news.set,
         )
@@ -198,15 +199,13 @@ class AgentService:
         stack.callback(cards.stop)
         cards.start()
         guard = self._guard(agent, pods, hierarchy)
-        deleted = DeletedPods(agent, pods, desk.store, lambda record: pod_exists(record, self._fetch))
+        deleted = DeletedPods(agent, pods, desk.store, lambda record: pod_exists(record, pods.fetch))
         heap = HeapTrimmer()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
             self._news.clear()
             calendar.observe()
             heap.trim(time.monotonic())
-            pods.report_synced(mirrors[0].synced())
-            cordon.report_synced(mirrors[-1].synced())
             if guard is not None and pods.synced:
                 guard.reconcile()
             deleted.reconcile(time.monotonic())
@@ -254,39 +253,16 @@ class AgentService:
         groups = PodGroups(hierarchy, time.monotonic)
         return DeviceGuard(guard, AgentNode(agent, pods, groups, settings.host))
 
-    def _mirrors(
-        self, stack: ExitStack, pods: NodePods, listeners: Sequence[Callable[[MirrorChange[GpuNode]], None]]
-    ) -> list[Mirror[Any]]:
-        """Start the mirrors of the node's pods and of its own ``GpuNode``, which contains orders for its devices."""
-        node = self._settings.node
-
-        def changed(change: MirrorChange[GpuNode]) -> None:
-            for listener in listeners:
-                listener(change)
-
-        skipped = SkippedObjects("calabash-agent").note
-        mirrors: list[Mirror[Any]] = [
-            Mirror(
-                self._client,
-                POD,
-                on_change=pods.changed,
-                on_skipped=skipped,
-                keep=keep_node_pod,
-                field_selector=f"spec.nodeName={node}",
-            ),
-            Mirror(
-                self._client,
-                GPU_NODE,
-                on_change=changed,
-                on_skipped=skipped,
-                keep=bare,
-                field_selector=f"metadata.name={node}",
-            ),
-        ]
-        for mirror in mirrors:
-            mirror.start()
-            stack.callback(mirror.stop)
-        return mirrors
+    def _own_node(self, cards: DeviceMaintenance) -> Mirror[GpuNode]:
+        """Return the mirror of the node's own ``GpuNode``, which contains orders for its devices."""
+        return Mirror(
+            self._client,
+            GPU_NODE,
+            on_change=cards.changed,
+            observer=self._skipped,
+            keep=bare,
+            field_selector=f"metadata.name={self._settings.node}",
+        )
 
     def _edits(self, agent: NodeAgent, driver: HostDriver) -> NodeEdits:
         installed = self._installed
@@ -343,9 +319,6 @@ class AgentService:
             last.publish(snapshot, pods, replace(facts, ready=False, reason="Stopping", message=message))
         except CalabashError as failed:
             log.warning("cannot report that the agent is being stopped", error=failed.message)
-
-    def _fetch(self, namespace: str, name: str) -> Pod | None:
-        return self._client.get(POD, name, namespace)
 
 
 def _sending(stack: ExitStack, server: UsageServer | None, store: Store) -> UsageSending:

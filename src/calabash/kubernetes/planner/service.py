@@ -132,11 +132,11 @@ class PlannerService(TermCore):
             options=options,
             shard=settings.shard,
             system_namespaces=frozenset((*settings.system_namespaces, settings.namespace)),
+            unbound=settings.handshake is Handshake.AFFINITY,
         )
         self._stopping = threading.Event()
         self._api_server_down = False
         self._wait_s = DECIDE_EVERY_S  # until the next decision without an event
-        self.mirrors.watch_others(unbound=settings.handshake is Handshake.AFFINITY)
         self._writes = ApiWrites(client, may_write=self._may_write, bind_s=BIND_S)
         self._queues = QueueStatusThread(client, self._lock, self.mirrors, every_s=settings.status_every_s)
         self._executor = Executor(self._writes, self, workers=settings.workers)
@@ -355,8 +355,10 @@ class PlannerService(TermCore):
             actions = core.take_actions()
             refused, ready = core.answers.take_expired(now_s), core.answers.release_ready_holds()
             nodes = len(core.store.scheduler.nodes)
-            self._writes.nominates = nodes >= self._settings.nominate_nodes_min
-            self._writes.nominates_claims = nodes >= self._settings.nominate_claims_nodes_min
+            self._writes.set_nomination(
+                pods=nodes >= self._settings.nominate_nodes_min,
+                claims=nodes >= self._settings.nominate_claims_nodes_min,
+            )
             self._decided_at = time.monotonic()
         self._executor.put(actions)
         self._report_set_aside()

@@ -71,6 +71,7 @@ class TermCore:
         options: options of the scheduler.
         shard: the part of the cluster for which the planner decides.
         system_namespaces: namespaces whose pods may have a system priority.
+        unbound: True to watch pods of other schedulers that may use devices also before they are bound.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class TermCore:
         options: Options,
         shard: Shard = ALL,
         system_namespaces: frozenset[str] = SYSTEM_NAMESPACES,
+        unbound: bool = False,
     ) -> None:
         self._clock = clock
         self._lock = threading.RLock()
@@ -102,7 +104,13 @@ class TermCore:
         self.lead = lead
         self.skipped = SkippedObjects(COMPONENT, client)
         self.mirrors = Mirrors(
-            client, self._lock, changed=self._due.set, now_s=clock.now_s, shard=shard, skipped=self.skipped
+            client,
+            self._lock,
+            changed=self._due.set,
+            now_s=clock.now_s,
+            shard=shard,
+            skipped=self.skipped,
+            unbound=unbound,
         )
 
     def leads(self) -> bool:
@@ -145,13 +153,14 @@ class TermCore:
         return ended
 
     def _begin(self, term: int) -> None:
-        self.mirrors.is_leading = True
+        self.mirrors.begin_term()
         with self._lock:
             core = self._new_core(limit=CycleLimit(clock=time.thread_time))
             self.mirrors.emit_all(core)
             with deciding():
                 core.start(self._clock.now_s())
-            self._core = self.mirrors.core = core
+            self.mirrors.attach(core)
+            self._core = core
             self._decided_at = time.monotonic()
             self._term = term
             nodes = len(core.store.scheduler.nodes)
@@ -225,7 +234,7 @@ class TermCore:
 
     def _end(self) -> None:
         with self._lock:
-            self._core = self.mirrors.core = None
-            self.mirrors.is_leading = False
+            self.mirrors.end_term()
+            self._core = None
             self._term = 0
         log.warning("leads no longer", holder=self.lead.holder())

@@ -97,7 +97,7 @@ class ClusterFace:
             live=lambda: self._live(tenants),
             queues=[_record(queue) for queue in self._state.queues() if queue.metadata.name not in tenants.queues],
             owner=lambda name: self._owner(name, tenants),
-            listed=lambda queue: self._permission.listed(who, queue.users, queue.groups),
+            permission=self._permission,
         )
 
     def _live(self, tenants: TenantMap) -> Iterator[Held]:

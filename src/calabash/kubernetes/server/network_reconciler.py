@@ -67,11 +67,9 @@ class KubeNetworkKeeper:
         self._due, self._stopping = threading.Event(), threading.Event()
         self._known: dict[Key, _Known] = {}
         self._held: set[str] = set()  # UIDs of objects with the finalizer, also before the mirrors show it
-        skipped = SkippedObjects(COMPONENT).note
+        skipped = SkippedObjects(COMPONENT)
         self._mirrors: dict[NetworkKind, Mirror[KubeNetworkObject]] = {
-            kind: Mirror(
-                client, resource, on_change=lambda _: self._due.set(), on_error=_log_watch_error, on_skipped=skipped
-            )
+            kind: Mirror(client, resource, on_change=lambda _: self._due.set(), observer=skipped)
             for kind, resource in NETWORK_KINDS.items()
             if client.serves(resource)
         }
@@ -247,7 +245,3 @@ def _same(item: KubeNetworkObject, status: Mapping[str, Any]) -> bool:
         return False
     wanted = {(c["type"], c["status"], c["reason"], c["message"]) for c in status["conditions"]}
     return {(c.type, c.status, c.reason, c.message) for c in told.conditions} == wanted
-
-
-def _log_watch_error(error: Exception) -> None:
-    log.info("a watch failed and starts again", error=str(error))

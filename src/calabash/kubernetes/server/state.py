@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import structlog
 
 from calabash.adapters.kube import KubeClient, Mirror, MirrorChange, PodSharing
 from calabash.adapters.kube.objects.core import NAMESPACE, POD, Condition, Namespace, Pod, PodStatus
@@ -26,8 +25,6 @@ from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.model.request import DEFAULT_QUEUE
 
 TOLD_S = 5.0  # limit of a writer's wait until the mirror has its write
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,33 +56,14 @@ class ClusterState:
         self._changed = changed
         self._pods: dict[str, ServedPod] = {}
         self._told = threading.Condition()
-        skipped = SkippedObjects("calabash-server").note
-        self._pod_mirror: Mirror[Pod] = Mirror(
-            client,
-            POD,
-            on_change=self._pod,
-            on_error=_log_watch_error,
-            on_skipped=skipped,
-            keep=_PodKeeping(),
-            only=may_concern_us,
-        )
-        self._nodes: Mirror[GpuNode] = Mirror(
-            client, GPU_NODE, on_change=self._notify, on_error=_log_watch_error, on_skipped=skipped
-        )
-        self._queues: Mirror[KubeQueue] = Mirror(
-            client, QUEUE, on_change=self._other, on_error=_log_watch_error, on_skipped=skipped
-        )
+        skipped = SkippedObjects("calabash-server")
+        self._pod_mirror: Mirror[Pod] = Mirror(client, POD, on_change=self._pod, observer=skipped, keep=_PodKeeping())
+        self._nodes: Mirror[GpuNode] = Mirror(client, GPU_NODE, on_change=self._notify, observer=skipped)
+        self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._other, observer=skipped)
         self._namespaces: Mirror[Namespace] = Mirror(
-            client,
-            NAMESPACE,
-            on_change=self._other,
-            on_error=_log_watch_error,
-            on_skipped=skipped,
-            keep=_keep_namespace,
+            client, NAMESPACE, on_change=self._other, observer=skipped, keep=_keep_namespace
         )
-        self._tenants: Mirror[KubeTenant] = Mirror(
-            client, TENANT, on_change=self._other, on_error=_log_watch_error, on_skipped=skipped
-        )
+        self._tenants: Mirror[KubeTenant] = Mirror(client, TENANT, on_change=self._other, observer=skipped)
 
     def start(self) -> None:
         for mirror in self._mirrors():
@@ -191,12 +169,14 @@ class ClusterState:
 
 
 class _PodKeeping:
-    """Reduce a pod to the fields that the server reads, and bound their size, before a mirror keeps it."""
+    """Reduce a pod to the fields that the server reads, and bound their size; None for a pod that it does not serve."""
 
     def __init__(self) -> None:
         self._share = PodSharing()
 
-    def __call__(self, pod: Pod) -> Pod:
+    def __call__(self, pod: Pod) -> Pod | None:
+        if not may_concern_us(pod):
+            return None
         meta, spec, status = pod.metadata, pod.spec, pod.status
         meta = msgspec.structs.replace(
             meta,
@@ -220,7 +200,3 @@ def _keep_namespace(namespace: Namespace) -> Namespace:
     meta = namespace.metadata
     labels = {name: text for name, text in meta.labels.items() if name == names.QUEUE}
     return Namespace(metadata=msgspec.structs.replace(meta, labels=labels, annotations={}, finalizers=()))
-
-
-def _log_watch_error(error: Exception) -> None:
-    log.info("a watch failed and starts again", error=str(error))

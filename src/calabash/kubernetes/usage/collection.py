@@ -33,7 +33,7 @@ from calabash.api.collected import (
     UsageRefusal,
     UsageTaken,
 )
-from calabash.kubernetes.usage.attribution import Attribution, TenantOfQueue, TenantTree, UsageAccount
+from calabash.kubernetes.usage.attribution import Attribution, UsageAccount
 from calabash.kubernetes.usage.node_identity import NodeIdentity
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
@@ -121,7 +121,7 @@ class UsageCollection:
         listener: listening socket.
         context: TLS context with the server's certificate; None to speak plain HTTP in tests.
         account: service account of the agents.
-        attribute: returns the tenant and the project of a queue; by default the tree of Queue objects decides.
+        attribution: finds the account that pays for a record.
         now_s: returns the time in seconds since the epoch.
         taken: called with the new records of each batch after they were committed.
     """
@@ -135,7 +135,7 @@ class UsageCollection:
         listener: socket,
         context: ssl.SSLContext | None,
         account: str = "calabash-agent",
-        attribute: TenantOfQueue | None = None,
+        attribution: Attribution,
         now_s: Callable[[], float] = time.time,
         taken: Callable[[Sequence[UsageRecord]], None] = lambda _: None,
     ) -> None:
@@ -143,7 +143,7 @@ class UsageCollection:
         self._now_s = now_s
         self._noted = taken
         self._identity = NodeIdentity(client, f"system:serviceaccount:{namespace}:{account}")
-        self._attribution = Attribution(client, attribute or TenantTree(client))
+        self._attribution = attribution
         self._allowances = NodeAllowances()
         self._told: dict[str, float] = {}
         self._seen: dict[str, float] = {}  # time of the last batch of each node since this program started

@@ -22,7 +22,7 @@ from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
 from calabash.kubernetes.serving_certificates.server import expiry, listen_on, server_context
 from calabash.kubernetes.serving_certificates.settings import CertificateSettings
 from calabash.kubernetes.telemetry import Sample
-from calabash.kubernetes.usage.attribution import TenantOfQueue
+from calabash.kubernetes.usage.attribution import Attribution, TenantOfQueue, TenantTree
 from calabash.kubernetes.usage.collection import UsageCollection
 from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError
@@ -79,7 +79,7 @@ class UsageProgram:
             namespace=namespace,
             listener=listener or listen_on(host, port),
             context=server_context(),
-            attribute=attribute,
+            attribution=Attribution(client, attribute or TenantTree(client)),
             taken=taken,
         )
         self.port = self.collection.server.port

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from calabash.adapters.gpu.nvidia.timeslice_intervals import Intervals
+from calabash.adapters.gpu.protocol import GpuDriver
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import Message, RequestName, Text, names
@@ -15,6 +16,7 @@ from calabash.model.request import AllocationId
 from calabash.node import snapshot_reader
 from calabash.node.allocations.table import holders_of
 from calabash.node.audit.process_census import describe_process
+from calabash.node.devices.device import HealthChange
 from calabash.node.devices.probe import ProbeResult, probe_card
 from calabash.node.devices.recovery import Recovery
 from calabash.node.devices.settings import Wanted, require_possible
@@ -34,14 +36,7 @@ class DeviceAdministration:
 
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
-        self._notify = parts.health_notifier.notify
-        self.recovery = Recovery(
-            parts.inventory,
-            parts.clock,
-            probe=lambda driver, device: probe_card(driver, device, parts.environment),
-            in_use=self.in_use,
-            notify=self._notify,
-        )
+        self.recovery = Recovery(parts.inventory, parts.clock, self)
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Register a callback that is called when the health of a card has changed; it must not block."""
@@ -103,17 +98,17 @@ class DeviceAdministration:
         at_s = steady.now_s() + evict_after_s if evict_after_s is not None else 0.0
         self._parts.inventory.health.note(device.uuid, drained_why=why, evict_at_s=at_s)
         cause = f"drained: {why}" if why else "drained by an operator"
-        self._notify(self._parts.inventory.health.happened(device.uuid, HealthEvent.DRAIN, cause))
+        self.notify(self._parts.inventory.health.happened(device.uuid, HealthEvent.DRAIN, cause))
         self.evict()
 
     def undrain(self, device: Device) -> None:
         """Clear drain and faults of a card and of its partitions; the card takes work again after it passes a test."""
         inventory = self._parts.inventory
         inventory.health.note(device.uuid, drained_why="", evict_at_s=0.0)
-        self._notify(inventory.health.happened(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))
+        self.notify(inventory.health.happened(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))
         for part in inventory.health.entry(device.uuid).parts:
             for event in (HealthEvent.UNDRAIN, HealthEvent.TEST_PASSED):
-                self._notify(inventory.health.part_happened(device.uuid, part, event, "put back by an operator"))
+                self.notify(inventory.health.part_happened(device.uuid, part, event, "put back by an operator"))
         inventory.steps.postpone(device.uuid, test_at_ns=0)
 
     def test(self, device: Device) -> ProbeResult:
@@ -192,6 +187,14 @@ class DeviceAdministration:
                         cause = entry.cause_text or "drained"
                         explanation = Message("device {device} is {cause}", device=device.index, cause=cause)
                         self._parts.allocations.end(allocation, reason=Reason.DRAINED, explanation=explanation)
+
+    def probe(self, driver: GpuDriver, device: Device) -> ProbeResult:
+        """Test a card, also one that is in use; ``test`` is the operation of administrators."""
+        return probe_card(driver, device, self._parts.environment)
+
+    def notify(self, changes: Sequence[HealthChange]) -> None:
+        """Report changes of the health of cards."""
+        self._parts.health_notifier.notify(changes)
 
     def in_use(self, device: DeviceUuid) -> Text:
         """Return a text that names the allocations or unmanaged process on a card; "" if it is idle."""

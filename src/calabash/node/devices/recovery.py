@@ -7,7 +7,8 @@ cards is tracked meanwhile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 
@@ -22,34 +23,38 @@ from calabash.node.devices.maintenance import RESETTING
 from calabash.node.devices.probe import ProbeResult
 from calabash.node.health.conditions import HealthEvent, HealthStep
 
-Probe = Callable[[GpuDriver, Device], ProbeResult]
-
 log = structlog.get_logger(__name__)
+
+
+class RecoveryNode(Protocol):
+    """The node whose cards are recovered; ``node.administration.devices`` implements it."""
+
+    def probe(self, driver: GpuDriver, device: Device) -> ProbeResult:
+        """Test a card; see ``probe.probe_card``."""
+        ...
+
+    def in_use(self, device: DeviceUuid) -> Text:
+        """Return a text that names the user of a card; "" if it is idle."""
+        ...
+
+    def notify(self, changes: Sequence[HealthChange]) -> None:
+        """Report changes of health."""
+        ...
 
 
 class Recovery:
     """Recovery steps of one node.
 
     Args:
-        probe: function that tests a card; see ``probe.probe_card``.
-        in_use: returns a text that names the user of a card; "" if it is idle.
-        notify: called with the changes of health.
+        inventory: the cards with their health.
+        clock: the clock.
+        node: the node of the cards.
     """
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        clock: Clock,
-        *,
-        probe: Probe,
-        in_use: Callable[[DeviceUuid], Text],
-        notify: Callable[[Sequence[HealthChange]], None],
-    ) -> None:
+    def __init__(self, inventory: Inventory, clock: Clock, node: RecoveryNode) -> None:
         self._inventory = inventory
         self._clock = clock
-        self._probe = probe
-        self._in_use = in_use
-        self._notify = notify
+        self._node = node
         self._one = threading.Lock()
 
     def round(self) -> None:
@@ -82,18 +87,18 @@ class Recovery:
         again_ns = self._clock.monotonic_ns() + int(self._inventory.policy.recovery.test_again_s * 1e9)
         self._inventory.steps.postpone(uuid, test_at_ns=again_ns)
         with self._one, self._inventory.steps.reserved([uuid], "being tested"):
-            self._tried(uuid, idle=not self._in_use(uuid))
+            self._tried(uuid, idle=not self._node.in_use(uuid))
 
     def _tried(self, uuid: DeviceUuid, *, idle: bool) -> ProbeResult:
         device = self._device(uuid)
-        probed = self._probe(self._inventory.driver_of(uuid), device)
+        probed = self._node.probe(self._inventory.driver_of(uuid), device)
         if probed.passed and idle:
             probed = self._compared(uuid, probed)
         elif probed.no_room and not idle:
             probed = ProbeResult(passed=True)  # the card answers; its programs leave too little memory for the test
         event = HealthEvent.TEST_PASSED if probed.passed else HealthEvent.TEST_FAILED
         said = "a test passed" if probed.passed else f"a test failed: {probed.why}"
-        self._notify(self._inventory.health.happened(uuid, event, said))
+        self._node.notify(self._inventory.health.happened(uuid, event, said))
         return probed
 
     def _compared(self, uuid: DeviceUuid, probed: ProbeResult) -> ProbeResult:
@@ -121,7 +126,7 @@ class Recovery:
                 self._reset_held(uuid)
             except CalabashError as error:
                 why = Message("it cannot be reset: {why}", why=error.message_text)
-                self._notify(self._inventory.health.happened(uuid, HealthEvent.RESET_REFUSED, why))
+                self._node.notify(self._inventory.health.happened(uuid, HealthEvent.RESET_REFUSED, why))
 
     def _reset_held(self, uuid: DeviceUuid) -> None:
         device = self._device(uuid)
@@ -137,10 +142,10 @@ class Recovery:
             for peer in device.reset_peers:
                 self._require_idle(peer, f"reset with device {device.index}, which NVLink joins it to")
             self._inventory.driver_of(uuid).reset(uuid)
-            self._notify(self._inventory.health.happened(uuid, HealthEvent.RESET_DONE, "it was reset"))
+            self._node.notify(self._inventory.health.happened(uuid, HealthEvent.RESET_DONE, "it was reset"))
 
     def _require_idle(self, uuid: DeviceUuid, to_be: str) -> None:
-        who = self._in_use(uuid)
+        who = self._node.in_use(uuid)
         if who:
             index = self._device(uuid).index
             raise CalabashError(

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from calabash.adapters.host.calendar_steps import CalendarSteps
 from calabash.adapters.host.cgroups.container_groups import (
     ContainerHierarchy,
     container_groups,
@@ -36,7 +37,7 @@ from calabash.adapters.host.cgroups.container_groups import (
 )
 from calabash.adapters.host.cgroups.groups import Cgroup
 from calabash.adapters.host.failures import failure
-from calabash.adapters.host.processes import Process, began_s, identify
+from calabash.adapters.host.processes import Process, identify
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -125,7 +126,7 @@ class ContainerMembership(GroupMembership):
         names: names of the slots in it.
         users: returns the UIDs of the pods that may use a claim's allocation; None: unknown, so any pod may.
         now_s: monotonic clock.
-        began_s: returns the start time of a process as calendar time at its start, in seconds since the epoch.
+        calendar: history of the calendar, which knows when a process was started.
     """
 
     def __init__(
@@ -136,11 +137,11 @@ class ContainerMembership(GroupMembership):
         names: SlotNames | None = None,
         users: Callable[[AllocationId], Collection[str] | None] = lambda _claim: None,
         now_s: Callable[[], float] = time.monotonic,
-        began_s: Callable[[Process], float] = began_s,
+        calendar: CalendarSteps | None = None,
     ) -> None:
         self._hierarchy = hierarchy
         self._slots = slots
-        self._began_s = began_s
+        self._calendar = calendar or CalendarSteps()
         self._names = names or SlotNames()
         self._users = users
         self._now_s = now_s
@@ -226,7 +227,7 @@ class ContainerMembership(GroupMembership):
         machine. Then all its containers run again, including init containers.
         """
         oldest = self._oldest(self._pods.find(pod_digits(pod_uid)))
-        return self._began_s(oldest) if oldest is not None else 0.0
+        return self._calendar.began_s(oldest) if oldest is not None else 0.0
 
     def sandbox(self, pod_uid: str) -> Process | None:
         """Return the oldest process of a pod's containers, which lives as long as the pod; None if it has none.

@@ -33,6 +33,7 @@ from calabash.model.messages import (
 )
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
 from calabash.model.tenancy import Principal
+from calabash.platform.access.permission import Permission
 from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.owners import AllocationOwner
 
@@ -50,7 +51,7 @@ class Visibility:
         live: returns all allocations and waiting requests; called at most once, when it is first needed.
         queues: the queues that an administrator has created.
         owner: returns the owner of an allocation, also of one that has ended; None if it is unknown.
-        listed: returns True if the principal is on the queue's access list.
+        permission: decides whether the principal is on the access list of a queue.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Visibility:
         live: Callable[[], Iterable[Held]],
         queues: Iterable[QueueRecord],
         owner: Callable[[AllocationId], AllocationOwner | None],
-        listed: Callable[[QueueRecord], bool],
+        permission: Permission,
     ) -> None:
         self.who = who
         self.all = access.is_allowed(who, Action.SEE_PLATFORM)
@@ -69,7 +70,7 @@ class Visibility:
         self._live = live
         self._queues = {q.name: q for q in queues}
         self._owner = owner
-        self._listed = listed
+        self._permission = permission
         self._remembered: dict[str, bool] = {}
         self._tenants = access.visible_tenants(who) or frozenset()
         self._viewer = FilteringViewer(self._may_read)
@@ -107,7 +108,9 @@ class Visibility:
         tenant = queue.name.partition("/")[0]
         if queue.name not in self._queues and tenant in self._people.tenants:
             return self.all or tenant in self._tenants
-        return self.all or queue.name == DEFAULT_QUEUE or self._listed(queue)
+        if self.all or queue.name == DEFAULT_QUEUE:
+            return True
+        return self._permission.listed(self.who, queue.users, queue.groups)
 
     # -- texts -------------------------------------------------------------------------------------------------
 

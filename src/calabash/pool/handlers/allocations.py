@@ -83,8 +83,9 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
 async def _entered(pool: Pool, session: Session, waiting: WaitingRequest) -> AllocationRecord:
     """Make the client the program of its allocation; end the allocation if that fails.
 
-    A server that shuts down cancels its requests, but not their worker threads. Ending the allocation would then end the client,
-    if the thread has just made it a member; so an operation that has begun is waited for, for some milliseconds.
+    A server that shuts down cancels its requests, but not their worker threads. Such a thread may have just made the client a
+    member of the allocation, whose end would end the client. So an operation that has begun is waited for; it takes some
+    milliseconds.
     """
     outcome: Future[AllocationRecord] = Future()
 

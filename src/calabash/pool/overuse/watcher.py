@@ -22,8 +22,8 @@ from calabash.node.agent import NodeAgent
 from calabash.node.processes.unmanaged import UnmanagedProcess
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.platform.audit.trail import AuditTrail
-from calabash.platform.billing.service import Spent
-from calabash.platform.tenancy.directory import TenancyDirectory
+from calabash.platform.billing.service import Billing
+from calabash.platform.tenancy.store import TenancyStore
 from calabash.pool.overuse.policy import (
     HeldUse,
     OverUseAnswer,
@@ -43,9 +43,13 @@ class OverUseWatch:
     """Thread that checks for over-use every PERIOD_S seconds. ``require_within`` may be called from any thread.
 
     Args:
-        people: returns the present directory of tenants, users and roles.
+        agent: the agent of the node, whose allocations are checked.
+        binder: withdraws waiting requests of tenants that get no new slices.
+        tenancy: the tenants with their limits and budgets.
+        billing: what the tenants have spent.
         policy_of: returns the over-use policy of a tenant.
-        spent: returns what a tenant has spent this month; None if it is unknown.
+        audit: the audit log.
+        clock: the clock.
         told: called with the kind of an event and its finding: ``over_use``, ``taken_back``, ``share_lowered``,
             ``share_restored``.
     """
@@ -55,15 +59,15 @@ class OverUseWatch:
         *,
         agent: NodeAgent,
         binder: Binder,
-        people: Callable[[], TenancyDirectory],
+        tenancy: TenancyStore,
+        billing: Billing,
         policy_of: PolicyOf,
-        spent: Callable[[str], Spent | None],
         audit: AuditTrail,
         clock: Clock,
         told: Callable[[str, OverUseFinding], None] = lambda _kind, _finding: None,
     ) -> None:
-        self._agent, self._binder, self._people = agent, binder, people
-        self._policy_of, self._spent = policy_of, spent
+        self._agent, self._binder, self._policy_of = agent, binder, policy_of
+        self._tenancy, self._billing = tenancy, billing
         self._audit, self._clock, self._told = audit, clock, told
         self._state = OverUseState()
         self._held_back: Mapping[str, OverUseFinding] = {}
@@ -88,7 +92,7 @@ class OverUseWatch:
 
     def check(self) -> None:
         """Run one round: detect over-use and carry out its consequences."""
-        people, policy_of = self._people(), functools.cache(self._policy_of)
+        people, policy_of = self._tenancy.people(), functools.cache(self._policy_of)
         tenants = [
             TenantUse(name=t.name, limit=t.limit, budget=t.budget, spent=self._spent_by(t.name) if t.budget else None)
             for t in people.tenants.values()
@@ -139,7 +143,7 @@ class OverUseWatch:
                 self._report("share_restored", restored)
 
     def _spent_by(self, tenant: str) -> Money | None:
-        found = self._spent(tenant)
+        found = self._billing.spent(tenant)
         return None if found is None else found.money
 
     def _report(self, kind: str, finding: OverUseFinding) -> None:

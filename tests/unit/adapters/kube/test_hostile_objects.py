@@ -19,7 +19,6 @@ from calabash.adapters.kube import (
     Kind,
     KubeError,
     Mirror,
-    SkippedObject,
     UnreadableObject,
     WideningMirror,
 )
@@ -31,6 +30,7 @@ from calabash.adapters.kube.scanning import DEPTH_MAX, elements, members, repair
 from calabash.kubernetes.admission.run import OWNED_QUEUE
 from calabash.kubernetes.metrics.series import USED_NODE
 from calabash.model.errors import Reason
+from calabash_testing.api_server.observer import MirrorFailures
 
 _FOUND: list[Kind[Any]] = [
     kind
@@ -164,9 +164,9 @@ def test_mirror_holds_all_others_through_lists_and_events(kind: Kind[Any], api: 
     texts = texts[:: max(len(texts) // 100, 1)]
     kept = len(texts) // 2
     api.items[kind.path()] = [good(kind, "first"), *texts[:kept], good(kind, "last")]
-    skipped: list[SkippedObject] = []
-    errors: list[Exception] = []
-    mirror = Mirror(HttpKubeClient(api.access()), kind, on_error=errors.append, on_skipped=skipped.append)
+    failures = MirrorFailures()
+    errors = failures.errors
+    mirror = Mirror(HttpKubeClient(api.access()), kind, observer=failures)
     mirror.start()
     try:
         assert mirror.synced(WAIT_S), errors
@@ -187,8 +187,9 @@ def test_mirror_holds_all_others_through_lists_and_events(kind: Kind[Any], api: 
 def test_object_that_becomes_unreadable_stays_as_it_was_until_it_is_deleted(api: RawApi) -> None:
     kind = objects_core.CONFIG_MAP
     api.items[kind.path()] = [good(kind, "a"), good(kind, "b")]
-    skipped: list[SkippedObject] = []
-    mirror = Mirror(HttpKubeClient(api.access()), kind, on_skipped=skipped.append)
+    failures = MirrorFailures()
+    skipped = failures.skipped
+    mirror = Mirror(HttpKubeClient(api.access()), kind, observer=failures)
     mirror.start()
     broken = good(kind, "a", 20).replace(b'"data":{"a":"a"}', b'"data":5')
     try:
@@ -260,8 +261,7 @@ def test_object_that_cannot_be_read_is_no_outage(api: RawApi) -> None:
 def test_mirror_backs_off_while_the_server_refuses_and_catches_up(api: RawApi, refusal: bytes) -> None:
     kind = objects_core.CONFIG_MAP
     api.items[kind.path()] = [good(kind, "a")]
-    errors: list[Exception] = []
-    mirror = Mirror(HttpKubeClient(api.access(), timeout_s=2.0), kind, on_error=errors.append)
+    mirror = Mirror(HttpKubeClient(api.access(), timeout_s=2.0), kind)
     mirror.start()
     try:
         assert mirror.synced(WAIT_S)

@@ -23,6 +23,7 @@ from calabash.adapters.kube.mirror import mirror as module
 from calabash.adapters.kube.mirror.cache import MirrorCache
 from calabash.adapters.kube.objects.core import CONFIG_MAP, ConfigMap
 from calabash_testing.api_server.client import MemoryKube
+from calabash_testing.api_server.observer import MirrorFailures
 
 
 class RecordedChanges:
@@ -34,7 +35,7 @@ class RecordedChanges:
     def __init__(self) -> None:
         self.objects: dict[str, ConfigMap] = {}
         self.told: list[tuple[str, str]] = []
-        self.errors: list[Exception] = []
+        self.failures = MirrorFailures()
         self.wrong: list[str] = []
 
     def note(self, change: MirrorChange[ConfigMap]) -> None:
@@ -62,7 +63,7 @@ def recorded() -> RecordedChanges:
 
 @pytest.fixture
 def mirror(kube: MemoryKube, recorded: RecordedChanges) -> Iterator[Mirror[ConfigMap]]:
-    one = Mirror(kube, CONFIG_MAP, on_change=recorded.note, on_error=recorded.errors.append)
+    one = Mirror(kube, CONFIG_MAP, on_change=recorded.note, observer=recorded.failures)
     yield one
     kube.faults.down = False
     one.stop()
@@ -103,7 +104,7 @@ def test_a_delete_while_the_watch_was_away_and_its_past_forgotten_is_told(
     assert mirror.synced(WAIT_S)
     kube.faults.down = True
     kube.faults.break_watches()
-    until(lambda: len(recorded.errors) > 0)
+    until(lambda: len(recorded.failures.errors) > 0)
     kube.faults.down = False  # the next call goes through: all of this happens before it may
     with kube._store.changed:
         kube.delete(CONFIG_MAP, "a", "ns")
@@ -114,7 +115,7 @@ def test_a_delete_while_the_watch_was_away_and_its_past_forgotten_is_told(
     assert recorded.wrong == []
     assert sorted(recorded.told[3:]) == [("a", "del"), ("b", "add"), ("b", "del")]
     assert mirror.lists == 2
-    assert any(isinstance(error, Expired) for error in recorded.errors)
+    assert any(isinstance(error, Expired) for error in recorded.failures.errors)
 
 
 def test_a_watch_that_breaks_goes_on_where_it_was_without_a_list(
@@ -127,7 +128,7 @@ def test_a_watch_that_breaks_goes_on_where_it_was_without_a_list(
         until(lambda: same(kube, recorded, mirror))
         until(lambda: bool(kube.faults.watches))
         kube.faults.break_watches()
-    until(lambda: len(recorded.errors) == 6)
+    until(lambda: len(recorded.failures.errors) == 6)
     add(kube, "last")
     until(lambda: same(kube, recorded, mirror))
     assert mirror.lists == 1
@@ -143,7 +144,7 @@ def test_bookmarks_move_a_quiet_watch_past_what_is_forgotten(
     kube.faults.bookmark()
     until(lambda: mirror._version == str(kube._store.version))
     kube.faults.break_watches()
-    until(lambda: len(recorded.errors) == 1)
+    until(lambda: len(recorded.failures.errors) == 1)
     add(kube, "a")
     until(lambda: same(kube, recorded, mirror))
     assert mirror.lists == 1
@@ -157,21 +158,21 @@ def test_a_server_that_is_away_at_first_is_waited_for(
     add_later.start()
     mirror.start()
     assert mirror.synced(WAIT_S)
-    assert recorded.errors
+    assert recorded.failures.errors
 
 
 def test_a_fault_of_the_listener_stops_nothing(kube: MemoryKube) -> None:
-    errors: list[Exception] = []
+    failures = MirrorFailures()
 
     def bad(_change: MirrorChange[ConfigMap]) -> None:
         raise KeyError("bad")
 
-    mirror = Mirror(kube, CONFIG_MAP, on_change=bad, on_error=errors.append)
+    mirror = Mirror(kube, CONFIG_MAP, on_change=bad, observer=failures)
     mirror.start()
     assert mirror.synced(WAIT_S)
     add(kube, "a")
     add(kube, "b")
-    until(lambda: len(errors) == 2)
+    until(lambda: len(failures.errors) == 2)
     mirror.stop()
     assert len(mirror) == 2
 
@@ -261,7 +262,7 @@ class DeafKube(MemoryKube):
 
 def test_what_a_silent_watch_did_not_tell_is_told_when_a_new_list_is_asked_for(recorded: RecordedChanges) -> None:
     kube = DeafKube()
-    mirror = Mirror(kube, CONFIG_MAP, on_change=recorded.note, on_error=recorded.errors.append)
+    mirror = Mirror(kube, CONFIG_MAP, on_change=recorded.note, observer=recorded.failures)
     mirror.start()
     assert mirror.synced(WAIT_S)
     assert mirror.renewed()
@@ -271,7 +272,7 @@ def test_what_a_silent_watch_did_not_tell_is_told_when_a_new_list_is_asked_for(r
     assert set(recorded.objects) == {"a"}
     assert mirror.lists == 2
     mirror.stop()
-    assert recorded.errors == []
+    assert recorded.failures.errors == []
 
 
 def test_a_new_list_that_was_asked_for_while_the_server_is_away_is_made_when_it_is_back(
@@ -281,7 +282,7 @@ def test_a_new_list_that_was_asked_for_while_the_server_is_away_is_made_when_it_
     assert mirror.synced(WAIT_S)
     kube.faults.down = True
     kube.faults.break_watches()
-    until(lambda: bool(recorded.errors))
+    until(lambda: bool(recorded.failures.errors))
     mirror.renew()
     assert not mirror.renewed()
     kube.faults.down = False
@@ -297,7 +298,7 @@ def test_mirror_in_a_long_pause_retries_at_once_when_it_is_hurried(
     monkeypatch.setattr(module, "_BACKOFF_MAX_S", 500.0)
     kube.faults.down = True
     mirror.start()
-    until(lambda: bool(recorded.errors))
+    until(lambda: bool(recorded.failures.errors))
     kube.faults.down = False
 
     def hurried() -> bool:
@@ -312,7 +313,9 @@ def test_what_is_not_to_be_held_is_neither_held_nor_told_and_goes_when_it_change
 ) -> None:
     add(kube, "in", kind="ours")
     add(kube, "out", kind="theirs")
-    mirror = Mirror(kube, CONFIG_MAP, on_change=recorded.note, only=lambda one: one.data.get("kind") == "ours")
+    mirror = Mirror(
+        kube, CONFIG_MAP, on_change=recorded.note, keep=lambda one: one if one.data.get("kind") == "ours" else None
+    )
     mirror.start()
     assert mirror.synced(WAIT_S)
     assert set(recorded.objects) == {"in"}
@@ -336,7 +339,7 @@ def test_a_watch_that_is_behind_a_list_does_not_take_back_what_that_said() -> No
     def seen(uid: str, version: int) -> ConfigMap:
         return ConfigMap(metadata=ObjectMeta(name="web-0", namespace="ns", uid=uid, resource_version=str(version)))
 
-    cache = MirrorCache(note, None)
+    cache = MirrorCache(note)
     cache.put_ahead(seen("second", 140))
     cache.apply(WatchEvent(type=WatchEventType.MODIFIED, resource_version="105", object=seen("first", 105)))
     cache.apply(WatchEvent(type=WatchEventType.DELETED, resource_version="110", object=seen("first", 110)))
@@ -354,7 +357,7 @@ def test_objects_that_were_left_out_are_listed_when_they_are_included(
     for name in "abc":
         add(kube, name)
     mirror: WideningMirror[ConfigMap] = WideningMirror(
-        kube, CONFIG_MAP, on_change=recorded.note, only=lambda one: one.metadata.name in wanted
+        kube, CONFIG_MAP, on_change=recorded.note, keep=lambda one: one if one.metadata.name in wanted else None
     )
     mirror.start()
     assert mirror.synced(WAIT_S)

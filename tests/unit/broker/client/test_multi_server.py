@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,21 +83,30 @@ class MemoryServer:
             return {"id": name}
 
 
+@dataclass
+class Waits:
+    """Waits in virtual time; ``refusals`` are the reasons for which the request waited."""
+
+    advances: bool = True
+    at_s: float = 0.0
+    refusals: list[Reason] = field(default_factory=list)
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def wait(self, refusal: CalabashError, seconds: float) -> None:
+        self.refusals.append(refusal.reason)
+        self.at_s += seconds if self.advances else 0.0
+
+
 def seeker(
-    servers: Sequence[MemoryServer], waits: Callable[[CalabashError], None] = lambda refusal: None
+    servers: Sequence[MemoryServer], waits: Waits | None = None, chance: random.Random | None = None
 ) -> MultiServerRequest:
-    now = [0.0]
-
-    def sleep(pause_s: float) -> None:
-        now[0] += pause_s
-
     return MultiServerRequest(
         read_servers=lambda: [(server, server.view()) for server in servers],
         retryable=NO_ROOM,
-        on_wait=waits,
-        clock=lambda: now[0],
-        sleep=sleep,
-        chance=random.Random(1),
+        waits=waits or Waits(),
+        chance=chance or random.Random(1),
     )
 
 
@@ -189,14 +198,8 @@ def test_competing_requests_for_the_same_devices_all_succeed() -> None:
     had: list[int] = []
 
     def client(number: int) -> None:
-        given_to = MultiServerRequest(
-            read_servers=lambda: [(server, server.view()) for server in servers],
-            retryable=NO_ROOM,
-            sleep=lambda _: None,
-            clock=lambda: 0.0,
-            chance=random.Random(number),
-        )
-        granted = given_to.acquire(LeaseOrder(gpus=5, wait_s=60))
+        request = seeker(servers, Waits(advances=False), random.Random(number))
+        granted = request.acquire(LeaseOrder(gpus=5, wait_s=60))
         had.append(number)
         release_all(granted)
 
@@ -209,13 +212,13 @@ def test_competing_requests_for_the_same_devices_all_succeed() -> None:
     assert [server.held for server in servers] == [{}, {}, {}]
 
 
-def test_on_wait_is_called_for_each_refusal_before_waiting() -> None:
+def test_request_waits_after_each_refusal_only_if_it_may_wait() -> None:
     server = MemoryServer("a", 1, iter([Reason.NO_CAPACITY, Reason.NO_CAPACITY]))
-    told: list[Reason] = []
-    (granted,) = seeker([server], lambda refusal: told.append(refusal.reason)).acquire(LeaseOrder(gpus=1, wait_s=60))
-    assert told == [Reason.NO_CAPACITY, Reason.NO_CAPACITY]
+    waits = Waits()
+    (granted,) = seeker([server], waits).acquire(LeaseOrder(gpus=1, wait_s=60))
+    assert waits.refusals == [Reason.NO_CAPACITY, Reason.NO_CAPACITY]
     release_all([granted])
     server.fails = iter([Reason.NO_CAPACITY])
     with pytest.raises(CalabashError):
-        seeker([server], lambda refusal: told.append(refusal.reason)).acquire(LeaseOrder(gpus=1))
-    assert len(told) == 2, "who does not wait is told nothing"
+        seeker([server], waits).acquire(LeaseOrder(gpus=1))
+    assert len(waits.refusals) == 2, "a request that may not wait is refused at once"

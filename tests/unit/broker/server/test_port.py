@@ -28,9 +28,7 @@ class PortWorld:
         self.counts: Counter[str] = Counter()
         self.passed: list[bytes] = []
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.dispatcher = PortDispatcher(
-            self.listener, session_target=self.session_target, pass_on=self.pass_on, count=self.count
-        )
+        self.dispatcher = PortDispatcher(self.listener, self)
 
     def session_target(self, lease: str, session: str, peer: str) -> tuple[str, str] | None:
         assert peer.startswith("127.0.0.1:")

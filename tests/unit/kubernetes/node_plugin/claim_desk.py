@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import structs
 from tests.unit.kubernetes.claims.claims_world import NODE, allocated, card
-from tests.unit.kubernetes.node_plugin.node_world import Agent
+from tests.unit.kubernetes.node_plugin.node_world import Agent, GivenPods
 
 from calabash.adapters.cdi import ContainerEdits, list_specs
 from calabash.adapters.kube import MirrorChange
@@ -21,7 +21,7 @@ from calabash.kubernetes.node_plugin.claims.prepare import ClaimPreparer
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX, ClaimDesk
 from calabash.kubernetes.node_plugin.claims.store import ClaimStore
-from calabash.kubernetes.node_plugin.pods import NodePods
+from calabash.kubernetes.node_plugin.containers.retry import Patience
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -94,15 +94,14 @@ class Desk:
         self.agent = ClaimAgent(*(cards or (card(0), card(1))))
         self.claims: dict[tuple[str, str], ResourceClaim] = {}
         self.refusal: CalabashError | None = None
-        self.prepared: list[ResourceClaim] = []
+        self.reported: list[ResourceClaim] = []
         self.clock = VirtualClock()
         self.start()
 
     def start(self) -> None:
         """Start a new process on the same disk."""
         self.store = ClaimStore()
-        self.pods = NodePods(lambda namespace, name: None, users=self.store.users, plan_wait_s=0.0)
-        self.pods.report_synced(True)
+        self.pods = GivenPods(complete=True, users=self.store.users)
         self.desk = ClaimDesk(notes=ClaimNotes(self.home / "claims"), store=self.store, specs=self.home / "cdi")
         self.preparer = ClaimPreparer(
             cast("Any", self.agent),
@@ -111,9 +110,8 @@ class Desk:
             self.clock,
             fetch=lambda namespace, name: self.claims.get((namespace, name)),
             edits=Edits(),
-            refuse=self._refuse,
-            changed=self.prepared.append,
-            pause=self.clock.advance,
+            rules=self,
+            patience=Patience(clock=self.clock, leaving=self.desk.locks.any_ends, pause=self.clock.advance),
         )
 
     def allocate(self, *results: dict[str, Any], uses: tuple[str, ...] = (POD_UID,), **changes: Any) -> ResourceClaim:
@@ -150,9 +148,12 @@ class Desk:
                 found[device["name"]] = dict(one.split("=", 1) for one in env)
         return found
 
-    def _refuse(self) -> None:
+    def require(self) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+    def prepared(self, claim: ResourceClaim) -> None:
+        self.reported.append(claim)
 
 
 def pod_with(*containers: dict[str, list[dict[str, str]]], uid: str = POD_UID, **claims: str) -> Pod:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from calabash.adapters.cdi import ContainerEdits
 from calabash.adapters.kube.objects.core import (
     Container,
@@ -14,6 +16,7 @@ from calabash.adapters.kube.objects.core import (
     StateTerminated,
 )
 from calabash.adapters.kube.objects.meta import ObjectMeta
+from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.objects.names import PLAN
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
 from calabash.model.allocation import AllocationRecord
@@ -21,6 +24,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.node.agent import Grant
 from calabash.sharing.protocol import Edits
+from calabash_testing.api_server.client import MemoryKube
 
 NODE = "n1"
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -75,6 +79,24 @@ def pod(
             ),
         ),
     )
+
+
+class GivenPods(NodePods):
+    """Pods that a test passes to ``changed``, without a thread. They are complete while ``complete`` is True."""
+
+    def __init__(
+        self,
+        *,
+        complete: bool = False,
+        users: Callable[[AllocationId], Collection[str] | None] = lambda _claim: None,
+        plan_wait_s: float = 0.0,
+    ) -> None:
+        super().__init__(MemoryKube(), NODE, users=users, plan_wait_s=plan_wait_s)
+        self.complete = complete
+
+    @property
+    def synced(self) -> bool:
+        return self.complete
 
 
 class Agent:

@@ -24,6 +24,7 @@ from calabash.adapters.clock import SystemClock
 from calabash.adapters.gpu.library import shim_library, simulated_environment
 from calabash.adapters.gpu.protocol import DriverOptions
 from calabash.adapters.gpu.vendors import open_present
+from calabash.adapters.kube.objects.claims import ResourceClaim
 from calabash.adapters.store import open_store
 from calabash.kubernetes.claims.device_names import card_names
 from calabash.kubernetes.node_plugin.claims import prepare
@@ -31,6 +32,7 @@ from calabash.kubernetes.node_plugin.claims import resources as claims_resources
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.reconciler import ClaimReconciler
 from calabash.kubernetes.node_plugin.claims.store import ClaimStore
+from calabash.kubernetes.node_plugin.containers.retry import Patience
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.retention import ClaimTenure
 from calabash.node.agent import NodeAgent
@@ -38,6 +40,16 @@ from calabash_testing.api_server.client import MemoryKube
 
 NODE = "gpu-1"
 END_S = 60.0
+
+
+class NoRules:
+    """Rules by which every grant is made."""
+
+    def require(self) -> None:
+        pass
+
+    def prepared(self, claim: ResourceClaim) -> None:
+        pass
 
 
 class Steps:
@@ -112,14 +124,16 @@ def _preparer(agent: NodeAgent, desk: claims_resources.ClaimDesk) -> prepare.Cla
     cards = [one.device for one in agent.devices()]
     claim = allocated(share(f"{card_names(cards)[cards[0].uuid]}-vgpu", 1056))
     claim = structs.replace(claim, metadata=structs.replace(claim.metadata, uid=REF.uid))
+    clock = SystemClock()
     return prepare.ClaimPreparer(
         agent,
-        NodePods(lambda namespace, name: None, users=desk.store.users),
+        NodePods(MemoryKube(), agent.node, users=desk.store.users),
         desk,
-        SystemClock(),
+        clock,
         fetch=lambda namespace, name: claim,
         edits=Edits(),
-        pause=time.sleep,
+        rules=NoRules(),
+        patience=Patience(clock=clock, leaving=lambda: False),
     )
 
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from tests.unit.kubernetes.node_plugin.node_world import OTHER, UID, planned, pod
+from tests.unit.kubernetes.node_plugin.node_world import OTHER, UID, GivenPods, planned, pod
 from tests.unit.kubernetes.node_plugin.test_retention import record
 
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Pod
 from calabash.kubernetes.node_plugin.claims.store import ClaimStore, KnownClaim
 from calabash.kubernetes.node_plugin.deleted_pods import GONE_S, DeletedPods, pod_exists
-from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -44,10 +43,9 @@ class World:
         self.there: Pod | None = None  # the pod in the API server
         self.answers = True
         self.claims = ClaimStore()
-        self.pods = NodePods(self.fetch, users=self.claims.users)
+        self.pods = GivenPods(complete=True, users=self.claims.users)
         self.agent = Agent(*held)
         self.deleted = DeletedPods(self.agent, self.pods, self.claims, lambda r: pod_exists(r, self.fetch))
-        self.pods.report_synced(True)
 
     def fetch(self, namespace: str, name: str) -> Pod | None:
         assert (namespace, name) == ("team", "p")
@@ -148,13 +146,13 @@ def test_api_server_that_does_not_answer_ends_nobody() -> None:
 
 def test_pods_that_are_not_known_yet_end_nobody_and_begin_no_time() -> None:
     world = World(HELD)
-    world.pods.report_synced(False)
+    world.pods.complete = False
     assert world.at(0.0, 10 * GONE_S) == []
-    world.pods.report_synced(True)
+    world.pods.complete = True
     assert world.at(10 * GONE_S) == []
-    world.pods.report_synced(False)
+    world.pods.complete = False
     assert world.at(10 * GONE_S + GONE_S - 1) == []
-    world.pods.report_synced(True)
+    world.pods.complete = True
     assert world.at(11 * GONE_S) == []
     assert world.at(12 * GONE_S) == [HELD.id]
 

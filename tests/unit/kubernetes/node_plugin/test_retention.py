@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from datetime import datetime
 
-from tests.unit.kubernetes.node_plugin.node_world import OTHER, UID, planned, pod
+from tests.unit.kubernetes.node_plugin.node_world import OTHER, UID, GivenPods, planned, pod
 
 from calabash.adapters.host.processes import Process, identify
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Pod
-from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.retention import PodTenure
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
@@ -20,12 +19,12 @@ from calabash.node.membership.container import container_allocation
 
 class World:
     def __init__(self, *known: Pod) -> None:
-        self.pods = NodePods(lambda namespace, name: None)
+        self.pods = GivenPods()
         self.since_s = 0.0
         self.tenure = PodTenure(self.pods, lambda _uid: self.since_s)
         for one in known:
             self.observe(one)
-        self.pods.report_synced(True)
+        self.pods.complete = True
 
     def observe(self, after: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=after))
@@ -72,9 +71,9 @@ def test_what_runs_for_a_pod_is_over_with_its_sandbox_or_when_the_pod_has_ended(
 
 def test_before_the_pods_are_known_everything_is_kept() -> None:
     world = World()
-    world.pods.report_synced(False)
+    world.pods.complete = False
     assert world.retains("main")
-    world.pods.report_synced(True)
+    world.pods.complete = True
     assert not world.retains("main")
 
 
@@ -98,9 +97,9 @@ def test_a_pod_may_start_until_it_has_ended_or_is_gone_and_as_long_as_it_is_not_
     world = World(pod(planned("main"), phase="Running"))
     assert world.pods.may_start(UID)
     assert not world.pods.may_start(OTHER)
-    world.pods.report_synced(False)
+    world.pods.complete = False
     assert world.pods.may_start(OTHER)
-    world.pods.report_synced(True)
+    world.pods.complete = True
     world.observe(pod(planned("main"), phase="Succeeded"))
     assert not world.pods.may_start(UID)
 

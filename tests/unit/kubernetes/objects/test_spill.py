@@ -99,7 +99,7 @@ def test_a_slice_of_a_card_that_is_used_in_turns_is_planned_and_granted(memory: 
 def test_a_node_tells_what_it_gives_and_what_is_spilled_and_the_planner_hears_it() -> None:
     client = MemoryKube()
     card = Device(uuid=DeviceUuid("GPU-0"), index=0, vendor="nvidia", model="A100", memory_mib=40 * GIB, spill_mib=7)
-    pods = NodePods(lambda namespace, name: None)
+    pods = NodePods(client, "n1")
     state = DeviceSnapshot(device=card, mode=None, held=(), allocations=())
     snapshot = NodeSnapshot(node=NodeName("n1"), devices=(state,), allocations=(), membership="kernel", slots="tmpfs")
     facts = NodeFacts(agent_version="1", driver_version="580.1", ready=True, reason="Serving", message="")

@@ -16,6 +16,7 @@ from calabash.adapters.kube.objects.resources import QUEUE
 from calabash.adapters.store import Store, open_store
 from calabash.api.collected import AUDIENCE, USAGE_PATH, UsageBatch, UsageTaken
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending
+from calabash.kubernetes.usage.attribution import Attribution, TenantTree
 from calabash.kubernetes.usage.collection import UsageCollection
 from calabash.kubernetes.usage.node_identity import (
     NODE_CLAIM,
@@ -89,7 +90,13 @@ class ServerSide:
     def __post_init__(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.collection = UsageCollection(
-            self.store, self.kube, namespace=SYSTEM, listener=listener, context=None, now_s=lambda: self.now_s
+            self.store,
+            self.kube,
+            namespace=SYSTEM,
+            listener=listener,
+            context=None,
+            attribution=Attribution(self.kube, TenantTree(self.kube)),
+            now_s=lambda: self.now_s,
         )
         listener.close()  # the collection is asked without a network
 

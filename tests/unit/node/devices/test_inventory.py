@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 
 from calabash.adapters.gpu.past_faults import PastFault
-from calabash.adapters.gpu.protocol import DeviceEvent, EventKind
+from calabash.adapters.gpu.protocol import DeviceEvent, EventKind, GpuDriver
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import in_full
+from calabash.node.devices.device import HealthChange
 from calabash.node.devices.inventory import Inventory
 from calabash.node.devices.probe import ProbeResult
 from calabash.node.devices.recovery import Recovery
@@ -106,13 +107,16 @@ class Node:
             store=HealthStore(self.home, boot=self.boot),
             clock=cast("Any", self.clock),
         )
-        self.recovery = Recovery(
-            self.inventory,
-            cast("Any", self.clock),
-            probe=lambda driver, device: self.test,
-            in_use=lambda uuid: self.users.get(uuid, ""),
-            notify=lambda changes: None,
-        )
+        self.recovery = Recovery(self.inventory, cast("Any", self.clock), self)
+
+    def probe(self, driver: GpuDriver, device: Device) -> ProbeResult:
+        return self.test
+
+    def in_use(self, device: DeviceUuid) -> str:
+        return self.users.get(device, "")
+
+    def notify(self, changes: Sequence[HealthChange]) -> None:
+        pass
 
     def observe(self) -> list[str]:
         changes = self.inventory.observe(idle=lambda uuid: uuid not in self.users)

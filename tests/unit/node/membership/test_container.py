@@ -364,7 +364,7 @@ def test_start_of_a_pod_is_unchanged_if_the_calendar_is_set(node: Node) -> None:
     first = node.container(UID, "sandbox")
     set_s = 0.0
     steps = CalendarSteps(now_s=lambda: time.time() + set_s)
-    node.membership = ContainerMembership(node.hierarchy, node.slots, began_s=steps.began_s)
+    node.membership = ContainerMembership(node.hierarchy, node.slots, calendar=steps)
     before_s = node.membership.sandbox_since_s(UID)
     assert abs(before_s - time.time()) < 5
     set_s = 3600.0

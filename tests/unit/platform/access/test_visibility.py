@@ -25,6 +25,7 @@ from calabash.model.messages import (
 )
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant
+from calabash.platform.access.permission import Permission
 from calabash.platform.access.visibility import Held, Visibility
 from calabash.platform.tenancy.directory import TenancyDirectory
 from calabash.platform.tenancy.owners import AllocationOwner
@@ -73,7 +74,7 @@ def visibility(who: Principal, *, gang: str = "") -> Visibility:
         live=live,
         queues=[QueueRecord(name="prod", users=("bob",))],
         owner=owner,
-        listed=lambda queue: who.user in queue.users,
+        permission=Permission(0, everybody=True),
     )
 
 

@@ -17,7 +17,7 @@ WAITING: Any = SimpleNamespace(id="a1")
 RECORD = object()
 
 
-class Pool:
+class FakePool:
     """A pool whose ``enter`` blocks until the test lets it go on."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -49,7 +49,7 @@ def _session(before: Callable[[], None] = lambda: None) -> Any:
     return SimpleNamespace(work=work, caller=SimpleNamespace(process=None))
 
 
-async def _cancelled(pool: Any, session: Any, reached: threading.Event) -> object:
+async def _cancelled(pool: Any, session: Any, reached: threading.Event) -> Any:
     """Return the result of a request that is cancelled when its thread has reached a point."""
     request = asyncio.ensure_future(allocations._entered(pool, session, WAITING))
     assert await asyncio.to_thread(reached.wait, 10)
@@ -59,13 +59,13 @@ async def _cancelled(pool: Any, session: Any, reached: threading.Event) -> objec
 
 
 def test_client_that_has_become_a_member_keeps_its_allocation_when_the_server_shuts_down() -> None:
-    pool = Pool()
+    pool = FakePool()
     assert asyncio.run(_cancelled(pool, _session(), pool.entering)) is RECORD
     assert pool.given_back == []
 
 
 def test_request_that_is_cancelled_before_its_client_became_a_member_ends_its_allocation() -> None:
-    pool, reached = Pool(), threading.Event()
+    pool, reached = FakePool(), threading.Event()
 
     def before() -> None:
         reached.set()
@@ -79,12 +79,13 @@ def test_request_that_is_cancelled_before_its_client_became_a_member_ends_its_al
 
 @pytest.mark.parametrize("cancel", [False, True])
 def test_allocation_ends_if_its_client_cannot_become_a_member(cancel: bool) -> None:
-    pool = Pool(CalabashError("the process has ended", reason=Reason.NOT_FOUND))
+    pool = FakePool(CalabashError("the process has ended", reason=Reason.NOT_FOUND))
+    given: Any = pool
     if not cancel:
         pool.go_on.set()
-    made: Any = (
-        _cancelled(pool, _session(), pool.entering) if cancel else allocations._entered(pool, _session(), WAITING)
-    )  # type: ignore[arg-type]
+    entered: Any = (
+        _cancelled(given, _session(), pool.entering) if cancel else allocations._entered(given, _session(), WAITING)
+    )
     with pytest.raises(CalabashError, match="has ended"):
-        asyncio.run(made)
+        asyncio.run(entered)
     assert pool.given_back == ["a1"]

@@ -26,17 +26,11 @@ class MirrorCache(Generic[T]):
 
     Args:
         notify: called for every change in order, without a lock held, after the change was made in the cache.
-        keep: returns an object with the fields that the cache needs, to save memory; None to keep whole objects.
-        only: returns True for the objects that the cache keeps and reports; None for all.
+        keep: reduces an object to the fields that the cache needs, to save memory; returns None for an object that the
+            cache neither keeps nor reports. Without it, all objects are kept whole.
     """
 
-    def __init__(
-        self,
-        notify: Callable[[MirrorChange[T]], None],
-        keep: Callable[[T], T] | None,
-        only: Callable[[T], bool] | None = None,
-    ) -> None:
-        self._only = only
+    def __init__(self, notify: Callable[[MirrorChange[T]], None], keep: Callable[[T], T | None] | None = None) -> None:
         self._notify = notify
         self._keep = keep
         self._lock = threading.Lock()
@@ -79,14 +73,13 @@ class MirrorCache(Generic[T]):
             if before.metadata.uid != obj.metadata.uid:
                 self._drop(key, None)
                 before = None
-        if self._only is not None and not self._only(obj):
+        kept = obj if self._keep is None else self._keep(obj)
+        if kept is None:
             self._drop(key, obj)
             return key
-        if self._keep is not None:
-            obj = self._keep(obj)
         with self._lock:
-            self._objects[key] = obj
-        self._notify(MirrorChange(before=before, after=obj))
+            self._objects[key] = kept
+        self._notify(MirrorChange(before=before, after=kept))
         return key
 
     def skip(self, skipped: SkippedObject, *, gone: bool = False) -> ObjectKey:

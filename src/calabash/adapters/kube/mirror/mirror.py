@@ -9,7 +9,7 @@ cache into the API server's state, whatever happens on the way:
 * An object that was deleted and created again with the same name is reported as a delete and an add, not as a
   modification.
 * A connection on which nothing arrives for longer than the interval of bookmarks is considered broken.
-* An object that cannot be read is left out and reported to ``on_skipped``; all others are not affected.
+* An object that cannot be read is left out and reported to the observer; all others are not affected.
 * A caller that must see everything written before now requests a new list with ``renew``.
 
 Pages are compared one by one and unchanged objects are kept, so that a new list needs no memory for a second copy.
@@ -21,7 +21,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from calabash.adapters.kube.errors import Expired, KubeError
 from calabash.adapters.kube.http.counts import KUBE_COUNTS
@@ -38,6 +38,21 @@ _ERROR_MAX = 300
 _RESUMES_MAX = 4  # failures in a row before a list takes the place of a resumed watch
 
 
+class MirrorObserver(Protocol):
+    """Gets the failures of any number of mirrors, from the threads of these."""
+
+    def mirror_failed(self, kind: Kind[Any], error: Exception) -> None:
+        """Handle a failure of the watch of a kind, or of the mirror's ``on_change``; the mirror continues without help."""
+        ...
+
+    def object_skipped(self, skipped: SkippedObject) -> None:
+        """Handle a version of an object that cannot be read, or for which the mirror's ``on_change`` or ``keep`` fails.
+
+        Called again for the same version after a new list.
+        """
+        ...
+
+
 class Mirror(Generic[T]):
     """All objects of a kind that the selectors match, by (namespace, name).
 
@@ -46,12 +61,9 @@ class Mirror(Generic[T]):
         kind: kind to hold; a kind with a narrower type needs less memory.
         on_change: called from the mirror's thread for every change in order, without a lock held; the cache has the
             change already. It must not block for long. It is not called after ``stop`` has returned.
-        on_error: called for every failure, also for one of ``on_change``; the mirror continues without help.
-        on_skipped: called from the mirror's thread for every version of an object that cannot be read, or for which
-            ``on_change``, ``keep`` or ``only`` fails; again after a new list.
-        keep: returns an object with the fields that the caller needs, to save memory; None to keep whole objects.
-        only: returns True for the objects to keep, for conditions that selectors cannot express; other objects are read
-            and dropped.
+        observer: gets the failures of this mirror.
+        keep: reduces an object to the fields that the caller needs, to save memory; returns None for an object to drop,
+            for conditions that selectors cannot express. Without it, all objects are kept whole.
         namespace: namespace of the objects; "" for all.
         label_selector: labels that the objects must have; "" for any.
         field_selector: values of fields that the objects must have; "" for any.
@@ -63,10 +75,8 @@ class Mirror(Generic[T]):
         kind: Kind[T],
         *,
         on_change: Callable[[MirrorChange[T]], None] | None = None,
-        on_error: Callable[[Exception], None] | None = None,
-        on_skipped: Callable[[SkippedObject], None] | None = None,
-        keep: Callable[[T], T] | None = None,
-        only: Callable[[T], bool] | None = None,
+        observer: MirrorObserver | None = None,
+        keep: Callable[[T], T | None] | None = None,
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
@@ -74,9 +84,8 @@ class Mirror(Generic[T]):
         self._client = client
         self._kind = kind
         self._on_change = on_change
-        self._on_error = on_error
-        self._on_skipped = on_skipped
-        self._cache = MirrorCache(self._changed, keep, only)
+        self._observer = observer
+        self._cache = MirrorCache(self._changed, keep)
         self._namespace = namespace
         self._labels, self._fields = label_selector, field_selector
         self._lock = threading.Lock()
@@ -247,7 +256,7 @@ class Mirror(Generic[T]):
             self._put(obj, lambda _: self._cache.apply(event))
 
     def _put(self, obj: T, put: Callable[[T], object]) -> ObjectKey:
-        """Call ``put``, which puts an object into the cache; skip the object if ``keep`` or ``only`` fails for it."""
+        """Call ``put``, which puts an object into the cache; skip the object if ``keep`` fails for it."""
         meta = obj.metadata
         try:
             put(obj)
@@ -271,10 +280,10 @@ class Mirror(Generic[T]):
         self._skipped(unusable(self._kind, obj, error))
 
     def _skipped(self, skipped: SkippedObject) -> None:
-        if self._on_skipped is None or self._stopping.is_set():
+        if self._observer is None or self._stopping.is_set():
             return
         try:
-            self._on_skipped(skipped)
+            self._observer.object_skipped(skipped)
         except Exception as error:
             self._report_error(error)
 
@@ -282,8 +291,8 @@ class Mirror(Generic[T]):
         self._last_heard_s = time.monotonic()
 
     def _report_error(self, error: Exception) -> None:
-        if self._on_error is not None and not self._stopping.is_set():
-            self._on_error(error)
+        if self._observer is not None and not self._stopping.is_set():
+            self._observer.mirror_failed(self._kind, error)
 
 
 def unusable(kind: Kind[Any], obj: KubeObject, error: Exception) -> SkippedObject:

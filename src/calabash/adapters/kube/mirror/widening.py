@@ -1,4 +1,4 @@
-"""Mirror whose filter ``only`` may accept more objects over time."""
+"""Mirror whose filter may accept more objects over time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from calabash.adapters.kube.objects.meta import T
 
 
 class WideningMirror(Mirror[T]):
-    """Mirror whose filter ``only`` may accept objects later that it rejected before.
+    """Mirror whose function ``keep`` may keep objects later that it dropped before.
 
-    A mirror does not keep rejected objects. When the filter accepts more, :meth:`include` lists the objects in question
-    again.
+    When the function keeps more than before, :meth:`include` lists the objects in question again.
     """
 
     def __init__(self, *words: Any, **more: Any) -> None:

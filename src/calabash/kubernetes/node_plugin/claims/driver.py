@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import structlog
@@ -10,7 +9,7 @@ import structlog
 from calabash.adapters.clock import SystemClock
 from calabash.adapters.host.pci.devices import PciTree
 from calabash.adapters.kube import KubeClient
-from calabash.adapters.kube.objects.claims import RESOURCE_CLAIM
+from calabash.adapters.kube.objects.claims import RESOURCE_CLAIM, ResourceClaim
 from calabash.adapters.kubelet import DeviceHealth, DeviceState, DraServer
 from calabash.kubernetes.claims.device_names import DRIVER, claim_devices
 from calabash.kubernetes.claims.slice_publisher import SlicePublisher
@@ -19,6 +18,7 @@ from calabash.kubernetes.node_plugin.allocation_api import AllocationApiWatch
 from calabash.kubernetes.node_plugin.claims.prepare import ClaimEdits, ClaimPreparer
 from calabash.kubernetes.node_plugin.claims.reconciler import ClaimReconciler
 from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
+from calabash.kubernetes.node_plugin.containers.retry import Patience
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.model.device import OUT_OF_SERVICE, DeviceUuid
@@ -29,6 +29,35 @@ from calabash.node.membership.container import is_of_claim
 from calabash.node.snapshot import NodeSnapshot
 
 log = structlog.get_logger(__name__)
+
+
+class AllocationApiRules:
+    """Rules of the node for grants to claims; implements ``prepare.ClaimRules``.
+
+    Args:
+        node: name of the node.
+        api_watch: the allocation API of the node.
+        refuse: raises CalabashError while the node makes no new grants.
+        reconciler: reports the status of claims.
+    """
+
+    def __init__(
+        self, node: str, api_watch: AllocationApiWatch, refuse: Callable[[], None], reconciler: ClaimReconciler
+    ) -> None:
+        self._node, self._api_watch, self._refuse, self._reconciler = node, api_watch, refuse, reconciler
+
+    def require(self) -> None:
+        """Return if the node makes new grants to claims. Raises CalabashError if it makes none."""
+        if not self._api_watch.claims:
+            raise CalabashError(
+                f"the devices of node {self._node} are offered by device plug-ins, not to claims",
+                reason=Reason.CONFLICT,
+                hint="delete the pod; the node's label calabash.dev/door selects the allocation API",
+            )
+        self._refuse()
+
+    def prepared(self, claim: ResourceClaim) -> None:
+        self._reconciler.prepared(claim)
 
 
 class ClaimDriver:
@@ -66,19 +95,20 @@ class ClaimDriver:
         self._agent = agent
         self._desk = desk
         self._api_watch = api_watch
-        self._refuse_all = refuse
         self._closed = closed
         self._reconciler = ClaimReconciler(client, agent, desk)
+        clock = SystemClock()
         self._preparer = ClaimPreparer(
             agent,
             pods,
             desk,
-            SystemClock(),
+            clock,
             fetch=lambda namespace, name: client.get(RESOURCE_CLAIM, name, namespace),
             edits=edits,
-            refuse=self._refuse,
-            changed=self._reconciler.prepared,
-            pause=time.sleep,
+            rules=AllocationApiRules(settings.node, api_watch, refuse, self._reconciler),
+            patience=Patience(
+                clock=clock, leaving=lambda: desk.locks.any_ends() or pods.any_leaves(r.id for r in agent.records())
+            ),
         )
         self._slices = SlicePublisher(client, settings.node)
         self._roots: dict[DeviceUuid, str] | None = None
@@ -174,15 +204,6 @@ class ClaimDriver:
         elif self._server is not None and not self._api_watch.claims and not self._desk.notes.all():
             self._server.stop()
             self._server = None
-
-    def _refuse(self) -> None:
-        if not self._api_watch.claims:
-            raise CalabashError(
-                f"the devices of node {self._settings.node} are offered by device plug-ins, not to claims",
-                reason=Reason.CONFLICT,
-                hint="delete the pod; the node's label calabash.dev/door selects the allocation API",
-            )
-        self._refuse_all()
 
 
 def device_health(snapshot: NodeSnapshot, pool: str) -> list[DeviceHealth]:

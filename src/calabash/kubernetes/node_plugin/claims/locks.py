@@ -18,6 +18,7 @@ class _ClaimLock:
     lock: threading.Lock = field(default_factory=threading.Lock)
     count: int = 0  # number of times that the lock was taken
     there: int = 0  # number of threads that hold it, wait for it, or observe it
+    ends: bool = False  # True while a thread holds it to unprepare the claim
 
 
 class ClaimLocks:
@@ -28,11 +29,25 @@ class ClaimLocks:
         self._locks: dict[str, _ClaimLock] = {}
 
     @contextmanager
-    def work(self, uid: str) -> Iterator[None]:
-        """Hold the lock of a claim while it is prepared or unprepared; wait until no other thread holds it."""
+    def work(self, uid: str, *, ends: bool = False) -> Iterator[None]:
+        """Hold the lock of a claim while it is prepared or unprepared; wait until no other thread holds it.
+
+        Args:
+            uid: UID of the claim.
+            ends: True if the claim is unprepared.
+        """
         with self._claim_lock(uid) as claim, claim.lock:
             claim.count += 1
-            yield
+            claim.ends = ends
+            try:
+                yield
+            finally:
+                claim.ends = False
+
+    def any_ends(self) -> bool:
+        """Return True if a thread holds the lock of a claim to unprepare it."""
+        with self._lock:
+            return any(claim.ends for claim in self._locks.values())
 
     @contextmanager
     def observe(self, uid: str) -> Iterator[Callable[[], AbstractContextManager[bool]]]:

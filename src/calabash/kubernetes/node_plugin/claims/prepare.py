@@ -60,6 +60,18 @@ class ClaimEdits(Protocol):
         ...
 
 
+class ClaimRules(Protocol):
+    """Rules of the node for grants to claims."""
+
+    def require(self) -> None:
+        """Return if the node makes new grants to claims. Raises CalabashError if it makes none."""
+        ...
+
+    def prepared(self, claim: ResourceClaim) -> None:
+        """Called after a claim was prepared, with the object that was read for that."""
+        ...
+
+
 class ClaimPreparer:
     """Answer the kubelet's calls for claims; see ``ClaimHandler``.
 
@@ -70,9 +82,9 @@ class ClaimPreparer:
         clock: the clock.
         fetch: reads a claim from the API server by namespace and name; returns None if it does not exist.
         edits: makes the CDI edits of containers.
-        refuse: called before a new grant; raises CalabashError while the node makes no new grants to claims.
-        changed: called after a claim was prepared, with the object that was read for that.
-        pause: sleeps for a number of seconds.
+        rules: the rules of the node, checked before each new grant.
+        patience: retries a grant for which there are not enough free devices while an allocation is about to be
+            released.
     """
 
     def __init__(
@@ -84,9 +96,8 @@ class ClaimPreparer:
         *,
         fetch: Callable[[str, str], ResourceClaim | None],
         edits: ClaimEdits,
-        refuse: Callable[[], None] = lambda: None,
-        changed: Callable[[ResourceClaim], None] = lambda _claim: None,
-        pause: Callable[[float], None],
+        rules: ClaimRules,
+        patience: Patience,
     ) -> None:
         self._agent = agent
         self._pods = pods
@@ -94,11 +105,8 @@ class ClaimPreparer:
         self._clock = clock
         self._fetch = fetch
         self._edits = edits
-        self._refuse = refuse
-        self._changed = changed
-        self._pause = pause
-        self._leaving = 0  # number of claims that are being unprepared; read without a lock as a hint
-        self._patience = Patience(clock=clock, leaving=self._any_allocation_leaves, pause=pause)
+        self._rules = rules
+        self._patience = patience
 
     def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Grant the allocation of a claim and write its CDI spec; return its devices with their CDI names.
@@ -109,7 +117,7 @@ class ClaimPreparer:
         with self._desk.locks.work(claim.uid):
             found = self._claim(claim)
             answer = self._prepared(claim, found)
-        self._changed(found)
+        self._rules.prepared(found)
         return answer
 
     def _prepared(self, claim: ClaimRef, found: ResourceClaim) -> tuple[PreparedDevice, ...]:
@@ -137,14 +145,10 @@ class ClaimPreparer:
         Raises:
             CalabashError: CONFLICT if processes still use the claim after ``GIVEN_BACK_S`` seconds.
         """
-        with self._desk.locks.work(claim.uid):
-            self._leaving += 1
-            try:
-                why = "its claim was unprepared"
-                if self._agent.end(claim_allocation(claim.uid), reason="ended", explanation=why):
-                    self._wait_for_the_end(claim)
-            finally:
-                self._leaving -= 1
+        with self._desk.locks.work(claim.uid, ends=True):
+            why = "its claim was unprepared"
+            if self._agent.end(claim_allocation(claim.uid), reason="ended", explanation=why):
+                self._wait_for_the_end(claim)
             self._desk.clear(claim.uid)
 
     def _wait_for_the_end(self, claim: ClaimRef) -> None:
@@ -156,10 +160,7 @@ class ClaimPreparer:
                     reason=Reason.CONFLICT,
                     hint="its processes were sent SIGTERM; the kubelet tries again",
                 )
-            self._pause(_POLL_S)
-
-    def _any_allocation_leaves(self) -> bool:
-        return self._leaving > 0 or self._pods.any_leaves(record.id for record in self._agent.records())
+            self._patience.pause(_POLL_S)
 
     def _claim(self, ref: ClaimRef) -> ResourceClaim:
         found = self._fetch(ref.namespace, ref.name)
@@ -198,7 +199,7 @@ class ClaimPreparer:
         held = self._agent.record(name)
         placement = plan.placement(self._agent.node)
         if held is None:
-            self._refuse()
+            self._rules.require()
         elif held.placement != placement:
             why = "its claim was deallocated and allocated again"
             self._agent.end(name, reason="replaced", explanation=why, gently=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -26,24 +27,29 @@ from calabash.node.snapshot import DeviceSnapshot
 log = structlog.get_logger(__name__)
 
 
+class WholeDeviceUse(Protocol):
+    """The use of whole devices on a node."""
+
+    def held(self) -> Iterable[HeldTokens]:
+        """Return the device IDs in use. Raises CalabashError if they cannot be determined."""
+        ...
+
+    def spare(self) -> int:
+        """Return the number of whole devices that may be given to new containers."""
+        ...
+
+
 class NvidiaNames:
     """The device plug-in for ``nvidia.com/gpu``.
 
     Args:
         plugin: constructs the server of the plug-in without starting it.
-        held: returns the device IDs in use; raises CalabashError if they cannot be determined.
-        spare: returns the number of whole devices that may be given to new containers.
+        use: the use of whole devices on the node.
     """
 
-    def __init__(
-        self,
-        plugin: Callable[[], DevicePluginServer],
-        held: Callable[[], Iterable[HeldTokens]],
-        spare: Callable[[], int],
-    ) -> None:
+    def __init__(self, plugin: Callable[[], DevicePluginServer], use: WholeDeviceUse) -> None:
         self._make = plugin
-        self._held = held
-        self._spare = spare
+        self._use = use
         self._plugin: DevicePluginServer | None = None
         self._disputed = False
 
@@ -61,7 +67,7 @@ class NvidiaNames:
         if self._disputed:
             self.stop()
         try:
-            tokens = card_tokens(states, self._held(), self._spare() if gives else 0)
+            tokens = card_tokens(states, self._use.held(), self._use.spare() if gives else 0)
         except CalabashError as error:
             log.warning("cannot determine which whole devices are in use", error=error.message)
             return

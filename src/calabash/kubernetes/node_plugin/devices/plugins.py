@@ -82,6 +82,24 @@ class _OfferedNode:
         return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
 
 
+class _WholeDeviceUse:
+    """The use of whole devices on the node; implements ``nvidia_plugin.WholeDeviceUse``."""
+
+    def __init__(self, agent: NodeAgent, checkpoint: Checkpoint, pods: NodePods, cards: WholeCards) -> None:
+        self._agent, self._checkpoint, self._pods, self._cards = agent, checkpoint, pods, cards
+
+    def held(self) -> list[HeldTokens]:
+        """Return the device IDs that are held by pods which may still start containers.
+
+        The checkpoint also contains ended pods, because the kubelet removes them only when it admits the next pod.
+        """
+        entries = [e for e in self._checkpoint.read(GPU) if self._pods.may_start(e.pod_uid)]
+        return held_tokens(entries, self._agent.record)
+
+    def spare(self) -> int:
+        return len(self._cards.spare())
+
+
 class DeviceIdRules:
     """Refuses grants by device IDs while the node makes none; implements ``prepare.GrantRules`` for one resource.
 
@@ -174,7 +192,7 @@ class Plugins:
         if settings.serve_nvidia_names:
             cards = WholeCards(agent, pods, by_plan, closed=cordon.closed_reason)
             self._nvidia = NvidiaNames(
-                lambda: self._server(GPU, cards, granted), lambda: self._held(GPU), lambda: len(cards.spare())
+                lambda: self._server(GPU, cards, granted), _WholeDeviceUse(agent, self._checkpoint, pods, cards)
             )
 
     def start(self) -> None:
@@ -258,11 +276,3 @@ class Plugins:
         return DevicePluginServer(
             resource, preparer, directory=self._directory, on_error=lambda error: log.warning(str(error))
         )
-
-    def _held(self, resource: str) -> list[HeldTokens]:
-        """Return the device IDs of a resource that are held by pods which may still start containers.
-
-        The checkpoint also contains ended pods, because the kubelet removes them only when it admits the next pod.
-        """
-        entries = [e for e in self._checkpoint.read(resource) if self._pods.may_start(e.pod_uid)]
-        return held_tokens(entries, self._agent.record)

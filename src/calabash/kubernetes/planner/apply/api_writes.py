@@ -57,13 +57,16 @@ class ApiWrites:
     ) -> None:
         self._client = client
         self._binding = client.within(bind_s)
-        self.nominates = nominates
-        self.nominates_claims = nominates_claims
+        self._nominates, self._nominates_claims = nominates, nominates_claims
         self._may_write = may_write
+
+    def set_nomination(self, *, pods: bool, claims: bool) -> None:
+        """Set whether all pods are nominated, and whether those are that name resource claims."""
+        self._nominates, self._nominates_claims = pods, claims
 
     def is_to_be_nominated(self, pod: Pod | None) -> bool:
         """Return True if the planned node is to be written to the pod's status; ``pod`` is None if it is unknown."""
-        return self.nominates or (self.nominates_claims and pod is not None and bool(pod.spec.resource_claims))
+        return self._nominates or (self._nominates_claims and pod is not None and bool(pod.spec.resource_claims))
 
     def nominate(self, pod: PodName, node: str) -> Pod:
         """Write the nominated node to the pod's status, and return the changed pod."""

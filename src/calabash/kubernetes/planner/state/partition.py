@@ -26,19 +26,27 @@ class PartitionNodes:
     Args:
         shard: the part of the cluster for which the planner decides.
         lock: the planner's lock, which guards the core.
+        pods: mirror of other schedulers' pods, restricted to these nodes.
         emit_devices: passes the devices of a node to the core; returns False if they are unknown.
     """
 
-    def __init__(self, shard: Shard, lock: threading.RLock, *, emit_devices: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        lock: threading.RLock,
+        pods: WideningMirror[Pod],
+        *,
+        emit_devices: Callable[[str], bool],
+    ) -> None:
         self._shard = shard
         self._lock = lock
+        self._pods = pods
         self._emit_devices = emit_devices
         self._pool: set[str] = set()
         self._labelled: dict[str, Labelled] = {}
         self._free: dict[str, str] = {}
         self._open: set[str] = set()
         self._listings: dict[str, int] = {}
-        self.pods: WideningMirror[Pod] | None = None  # mirror of other schedulers' pods, restricted to these nodes
         self.moved = threading.Event()  # set when a node was added or removed
 
     @property
@@ -121,15 +129,13 @@ class PartitionNodes:
 
         Returns the nodes of this and earlier calls whose pods are listed by now.
         """
-        pods = self.pods
-        assert pods is not None
         with self._lock:
             new = sorted(nodes - self._listings.keys())
             if len(new) > _SINGLE_LISTS_MAX:
-                self._listings |= dict.fromkeys(new, pods.include(""))
+                self._listings |= dict.fromkeys(new, self._pods.include(""))
             else:
-                self._listings |= {name: pods.include(f"spec.nodeName={name}") for name in new}
-            return {name for name, number in self._listings.items() if pods.included(number)}
+                self._listings |= {name: self._pods.include(f"spec.nodeName={name}") for name in new}
+            return {name for name, number in self._listings.items() if self._pods.included(number)}
 
     def open(self, node: str) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from calabash.adapters.kube import Kind, MirrorChange
+from calabash.adapters.kube import Kind, Mirror, MirrorChange
 from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM, DeviceClass, ResourceClaim
 from calabash.adapters.kube.objects.resources import GpuNode
 from calabash.kubernetes.claims.device_names import DRIVER
@@ -32,7 +32,7 @@ class ClaimEvents:
     Args:
         lock: the core's lock; also guards the claims.
         emit: passes an event to the core; does nothing while another planner leads.
-        node: given a node name, returns its GpuNode as last seen; None if it is unknown.
+        gpu_nodes: mirror of the GpuNodes.
         now_s: clock of the planner in seconds.
     """
 
@@ -40,12 +40,12 @@ class ClaimEvents:
         self,
         lock: threading.RLock,
         emit: Emit,
-        node: Callable[[str], GpuNode | None],
+        gpu_nodes: Mirror[GpuNode],
         now_s: Callable[[], float],
     ) -> None:
         self._lock = lock
         self._emit = emit
-        self._gpu_node = node
+        self._gpu_nodes = gpu_nodes
         self._now_s = now_s
         self._classes: dict[str, DeviceClass] = {}
         self._claims: dict[tuple[str, str], ResourceClaim] = {}
@@ -101,7 +101,7 @@ class ClaimEvents:
         self._emit(lambda core: core.claim_changed(claim_facts(claim, self._classes, self._devices_of), self._now_s()))
 
     def _devices_of(self, node: str) -> Sequence[Device]:
-        found = self._gpu_node(node)
+        found = self._gpu_nodes.get(node)
         return [one.device for one in gpu_node_facts(found).devices] if found is not None else []
 
     def _index(self, claim: ResourceClaim, *, there: bool) -> None:

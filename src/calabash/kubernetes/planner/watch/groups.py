@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from calabash.adapters.kube import Kind, KubeClient, Mirror, MirrorChange, SkippedObject
+from calabash.adapters.kube import Kind, KubeClient, Mirror, MirrorChange, MirrorObserver
 from calabash.adapters.kube.objects.groups import COSCHEDULING_GROUP, POD_GROUP, VOLCANO_GROUP
 from calabash.kubernetes.planner.watch.claims import CLAIM_KINDS
 from calabash.kubernetes.planner.watch.facts_from_claims import keep_claim
@@ -38,21 +38,18 @@ class GroupMirrors:
 
     Args:
         on_change: called for every change, in the mirror's thread, with the name that the kind has in SERVED.
-        on_error: called for every failure of a watch.
-        on_skipped: called for every object that cannot be read and is left out.
+        observer: gets the failures of the mirrors.
     """
 
     def __init__(
         self,
         client: KubeClient,
         on_change: Callable[[str, MirrorChange[Any]], None],
-        on_error: Callable[[Exception], None],
-        on_skipped: Callable[[SkippedObject], None],
+        observer: MirrorObserver,
     ) -> None:
         self._client = client
         self._on_change = on_change
-        self._on_error = on_error
-        self._on_skipped = on_skipped
+        self._observer = observer
         self._mirrors: dict[str, Mirror[Any]] = {}
         self._asked: set[str] = set()
         self._stopping = threading.Event()
@@ -107,12 +104,7 @@ class GroupMirrors:
         if served:
             on_change = partial(self._on_change, source)
             self._mirrors[source] = mirror = Mirror(
-                self._client,
-                kind,
-                on_change=on_change,
-                on_error=self._on_error,
-                on_skipped=self._on_skipped,
-                keep=KEEP.get(source),
+                self._client, kind, on_change=on_change, observer=self._observer, keep=KEEP.get(source)
             )
             mirror.start()
         self._asked.add(source)

@@ -18,7 +18,6 @@ from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNode
 from calabash.kubernetes.objects.names import PLANNED_BY
 from calabash.kubernetes.objects.shards import ALL, Shard
 from calabash.kubernetes.planner.decide.core import Core
-from calabash.kubernetes.planner.state.component import COMPONENT
 from calabash.kubernetes.planner.state.partition import PartitionNodes
 from calabash.kubernetes.planner.watch.claims import ClaimEvents
 from calabash.kubernetes.planner.watch.facts_from_objects import (
@@ -46,6 +45,7 @@ class Mirrors:
         now_s: clock of the planner in seconds.
         shard: the part of the cluster for which the planner decides.
         skipped: collects objects that cannot be read and are left out.
+        unbound: True to watch pods of other schedulers that may use devices also before they are bound.
     """
 
     def __init__(
@@ -56,40 +56,44 @@ class Mirrors:
         changed: Callable[[], object],
         now_s: Callable[[], float],
         shard: Shard = ALL,
-        skipped: SkippedObjects | None = None,
+        skipped: SkippedObjects,
+        unbound: bool = False,
     ) -> None:
-        self._client = client
-        self.skipped = skipped or SkippedObjects(COMPONENT)
-        note = self.skipped.note
+        self._skipped = skipped
         self._shard = shard
-        self.partition = PartitionNodes(shard, lock, emit_devices=self._emit_devices)
         self._lock = lock
         self._on_change = changed
         self._now_s = now_s
-        self.core: Core | None = None
+        self._core: Core | None = None
         self._term = self._asked_term = 0
         self.set_aside_pods: dict[
             str, tuple[PodSpec, Mapping[str, str]]
         ] = {}  # pods kept from the core: spec, annotations
-        self.is_leading = False  # if not, pods need not be converted
+        self._is_leading = False  # if not, pods need not be converted
         ours = f"spec.schedulerName={shard.scheduler}"
         self.keep_pod = PodPruner()
         self.pods: Mirror[Pod] = Mirror(
             client,
             POD,
             on_change=self._pod_changed,
-            on_error=_log_lost_watch,
-            on_skipped=note,
+            observer=skipped,
             keep=self.keep_pod,
             field_selector=ours,
         )
-        self._others: WideningMirror[Pod] | None = None
+        self._others: WideningMirror[Pod] = WideningMirror(
+            client,
+            POD,
+            on_change=self._pod_changed,
+            observer=skipped,
+            keep=lambda pod: self.keep_pod(pod) if self._is_relevant(pod) else None,
+            field_selector=f"spec.schedulerName!={shard.scheduler}" + ("" if unbound else ",spec.nodeName!="),
+        )
+        self.partition = PartitionNodes(shard, lock, self._others, emit_devices=self._emit_devices)
         self._nodes: Mirror[Node] = Mirror(
             client,
             NODE,
             on_change=self._node_changed,
-            on_error=_log_lost_watch,
-            on_skipped=note,
+            observer=skipped,
             keep=keep_node,
             label_selector=shard.selector,
         )
@@ -97,8 +101,7 @@ class Mirrors:
             client,
             GPU_NODE,
             on_change=self._gpu_node_changed,
-            on_error=_log_lost_watch,
-            on_skipped=note,
+            observer=skipped,
             keep=GpuNodePruner(),
             label_selector=self.partition.selector,
         )
@@ -108,32 +111,13 @@ class Mirrors:
                 client,
                 GPU_NODE,
                 on_change=self.partition.free_changed,
-                on_error=_log_lost_watch,
-                on_skipped=note,
+                observer=skipped,
                 keep=lambda node: GpuNode(metadata=node.metadata),
                 label_selector=f"!{PLANNED_BY}",
             )
             self._free.append(free)
-        self._claims = ClaimEvents(lock, self._emit, self._gpu_nodes.get, now_s)
-        self._rules = RuleMirrors(client, self._emit, self._claims, _log_lost_watch, note)
-
-    def watch_others(self, *, unbound: bool) -> None:
-        """Also watch pods of other schedulers that may use devices. Call it before ``start``.
-
-        Args:
-            unbound: also watch such pods before they are bound.
-        """
-        theirs = f"spec.schedulerName!={self._shard.scheduler}" + ("" if unbound else ",spec.nodeName!=")
-        self._others = self.partition.pods = WideningMirror(
-            self._client,
-            POD,
-            on_change=self._pod_changed,
-            on_error=_log_lost_watch,
-            on_skipped=self.skipped.note,
-            keep=self.keep_pod,
-            only=self._is_relevant,
-            field_selector=theirs,
-        )
+        self._claims = ClaimEvents(lock, self._emit, self._gpu_nodes, now_s)
+        self._rules = RuleMirrors(client, self._emit, self._claims, skipped)
 
     def start(self) -> None:
         """Start all watches. Optional kinds are watched once they are installed."""
@@ -194,6 +178,23 @@ class Mirrors:
         for mirror in (*self._all_mirrors(), *self._rules.groups.mirrors()):
             mirror.hurry()
 
+    @property
+    def core(self) -> Core | None:
+        """The core that gets the events; None while another planner leads."""
+        return self._core
+
+    def begin_term(self) -> None:
+        """Convert the changes of pods from now on, because a core is about to be built."""
+        self._is_leading = True
+
+    def attach(self, core: Core) -> None:
+        """Pass all further changes to a core that has all objects. The caller holds the lock."""
+        self._core = core
+
+    def end_term(self) -> None:
+        """Pass no more changes to the core. The caller holds the lock."""
+        self._core, self._is_leading = None, False
+
     def emit_all(self, core: Core, without: Collection[str] | None = None) -> None:
         """Give a new core all objects, except those on which the core or the conversion fails.
 
@@ -227,7 +228,7 @@ class Mirrors:
     def set_aside(self, pod: Pod, error: Exception) -> None:
         """Pass no events of this pod to the core until its spec or annotations change, because decisions fail on it."""
         self.set_aside_pods[pod.metadata.uid] = pod.spec, pod.metadata.annotations
-        self.skipped.note(unusable(POD, pod, error))
+        self._skipped.object_skipped(unusable(POD, pod, error))
 
     @contextmanager
     def _leave_out(self, kind: Kind[Any], obj: Any) -> Iterator[None]:
@@ -236,7 +237,7 @@ class Mirrors:
             yield
         except Exception as error:
             log.exception("an object is left out")
-            self.skipped.note(unusable(kind, obj, error))
+            self._skipped.object_skipped(unusable(kind, obj, error))
 
     def _emit_devices(self, node: str) -> bool:
         """Pass the devices of a node and the claims on it to the core. Returns False if the devices are unknown."""
@@ -257,16 +258,16 @@ class Mirrors:
         return [pod for mirror in self._pod_mirrors() for pod in mirror.snapshot().values()]
 
     def _pod_mirrors(self) -> list[Mirror[Pod]]:
-        return [self.pods] if self._others is None else [self.pods, self._others]
+        return [self.pods, self._others]
 
     def _all_mirrors(self) -> list[Mirror[Any]]:
         return [*self._pod_mirrors(), self._nodes, self._gpu_nodes, *self._free, *self._rules.mirrors()]
 
     def _emit(self, event: Callable[[Core], object]) -> None:
         with self._lock:
-            if self.core is None:
+            if self._core is None:
                 return
-            event(self.core)
+            event(self._core)
         self._on_change()
 
     def _pod_changed(self, change: MirrorChange[Pod]) -> None:
@@ -277,7 +278,7 @@ class Mirrors:
                 self.set_aside_pods.pop(uid, None)
                 self._emit(lambda core: core.pod_deleted(uid))
             return
-        if not self.is_leading:
+        if not self._is_leading:
             return
         if self.set_aside_pods.get(now.metadata.uid) == (now.spec, now.metadata.annotations):
             return
@@ -317,7 +318,3 @@ class Mirrors:
             if before is not None and (before.spec, before.status) == (now.spec, now.status):
                 return  # only the use of the devices has changed, which is pruned
             self._emit_devices(now.metadata.name)
-
-
-def _log_lost_watch(error: Exception) -> None:
-    log.info("a watch ended and is restarted", error=str(error))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from calabash.adapters.kube import KubeClient, Mirror, MirrorChange, SkippedObject
+from calabash.adapters.kube import KubeClient, Mirror, MirrorChange, MirrorObserver
 from calabash.adapters.kube.objects.core import NAMESPACE, PDB, Namespace, PodDisruptionBudget
 from calabash.adapters.kube.objects.groups import MemberGroup, PodGroup
 from calabash.adapters.kube.objects.resources import QUEUE, KubeQueue
@@ -29,30 +28,20 @@ class RuleMirrors:
     Args:
         emit: passes an event to the core; does nothing while another planner leads.
         claims: receives the changes of claims and device classes.
-        lost: called for every failure of a watch.
-        skipped: called for every object that cannot be read and is left out.
+        observer: gets the failures of the mirrors.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        emit: Emit,
-        claims: ClaimEvents,
-        lost: Callable[[Exception], None],
-        skipped: Callable[[SkippedObject], None],
-    ) -> None:
+    def __init__(self, client: KubeClient, emit: Emit, claims: ClaimEvents, observer: MirrorObserver) -> None:
         self._emit = emit
-        self._queues: Mirror[KubeQueue] = Mirror(
-            client, QUEUE, on_change=self._queue_changed, on_error=lost, on_skipped=skipped
-        )
+        self._queues: Mirror[KubeQueue] = Mirror(client, QUEUE, on_change=self._queue_changed, observer=observer)
         self._namespaces: Mirror[Namespace] = Mirror(
-            client, NAMESPACE, on_change=self._namespace_changed, on_error=lost, on_skipped=skipped, keep=keep_namespace
+            client, NAMESPACE, on_change=self._namespace_changed, observer=observer, keep=keep_namespace
         )
         self._budgets: Mirror[PodDisruptionBudget] = Mirror(
-            client, PDB, on_change=self._budget_changed, on_error=lost, on_skipped=skipped, keep=keep_budget
+            client, PDB, on_change=self._budget_changed, observer=observer, keep=keep_budget
         )
         self._claims = claims
-        self.groups = GroupMirrors(client, self._optional_changed, lost, skipped)
+        self.groups = GroupMirrors(client, self._optional_changed, observer)
 
     def mirrors(self) -> list[Mirror[Any]]:
         """Return the mirrors of queues, namespaces and budgets. Those of optional kinds are in ``groups``."""

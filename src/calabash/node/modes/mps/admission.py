@@ -171,7 +171,7 @@ class AdmissionQueue:
             self._ensure()
             before = daemon.read_server()
             daemon.clients.add_admitted(pid, allocation)
-            daemon.shares.window = share
+            daemon.shares.begin_admission(share)
             wrong = daemon.apply_share()
         if wrong:
             details = f"the server was set to {share.percent}% and {share.memory_mib} MiB, {wrong}"
@@ -180,7 +180,7 @@ class AdmissionQueue:
             yield True
         finally:
             with self._lock:
-                daemon.shares.window = None
+                daemon.shares.end_admission()
                 daemon.clients.add_admitted(pid, allocation)
                 daemon.apply_share()
                 self._refuse_others(allocation, share, before, daemon.read_server())

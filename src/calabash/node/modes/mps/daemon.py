@@ -31,7 +31,7 @@ class Shares:
 
     def __init__(self) -> None:
         self._held: dict[AllocationId, Share] = {}
-        self.window: Share | None = None  # share of the program that is being admitted
+        self._admitting: Share | None = None  # share of the program that is being admitted
 
     @property
     def idle(self) -> bool:
@@ -46,14 +46,27 @@ class Shares:
         """Remove the share of an allocation."""
         self._held.pop(allocation, None)
 
+    @property
+    def is_admitting(self) -> bool:
+        """True while a program is being admitted."""
+        return self._admitting is not None
+
+    def begin_admission(self, share: Share) -> None:
+        """Set the share of the program that is being admitted."""
+        self._admitting = share
+
+    def end_admission(self) -> None:
+        """Record that no program is being admitted any more."""
+        self._admitting = None
+
     def share_of(self, allocation: AllocationId) -> Share | None:
         """Return the share of an allocation; None if it has none."""
         return self._held.get(allocation)
 
     def wanted(self) -> Share:
         """Return the share that the server should give now: that of the program being admitted, otherwise the smallest."""
-        if self.window is not None:
-            return self.window
+        if self._admitting is not None:
+            return self._admitting
         shares = list(self._held.values()) or [Share(percent=1, memory_mib=1)]
         return Share(percent=min(s.percent for s in shares), memory_mib=min(s.memory_mib for s in shares))
 
@@ -262,7 +275,7 @@ class CardDaemon:
             self.server_pid,
             percent=wanted.percent,
             memory_mib=wanted.memory_mib,
-            also_next=self.shares.window is None,
+            also_next=not self.shares.is_admitting,
         )
         self.applied = wanted
         return wrong

@@ -46,7 +46,7 @@ def test_a_claim_is_granted_what_was_allocated_and_its_container_finds_it(desk: 
     (part,) = desk.held.placement.slices
     assert (part.device, part.memory_mib, part.core_percent) == (card(0).uuid, 10_240, 30)
     assert (desk.held.user, desk.held.request.tenant) == ("ml/c", "ml")
-    assert [one.metadata.uid for one in desk.prepared] == [CLAIM_UID]
+    assert [one.metadata.uid for one in desk.reported] == [CLAIM_UID]
 
 
 def test_whose_it_is_says_the_pod_that_uses_it(desk: Desk) -> None:
@@ -258,8 +258,7 @@ def test_who_finds_no_room_is_refused_at_once_with_the_numbers_when_nobody_leave
 def test_who_finds_no_room_waits_while_another_claim_is_given_back(desk: Desk) -> None:
     desk.allocate(share(f"{FIRST}-vgpu"))
     desk.agent.full = True
-    desk.preparer._leaving = 1
-    with pytest.raises(CalabashError, match="512MiB"):
+    with desk.desk.locks.work("another", ends=True), pytest.raises(CalabashError, match="512MiB"):
         desk.preparer.prepare(REF)
     assert desk.agent.grants > 10
 

@@ -80,7 +80,7 @@ def test_what_was_given_is_told_in_the_claims_status(world: World) -> None:
 
 
 def test_what_was_just_prepared_is_told_as_it_was_fetched_without_asking_again(world: World) -> None:
-    (prepared,) = world.desk.prepared
+    (prepared,) = world.desk.reported
     world.api.meanwhile = lambda: pytest.fail("it was asked for")
     world.reconciler.round({CLAIM_UID: prepared})
     assert [one["device"] for one in world.api.told] == [VGPU]
@@ -159,6 +159,17 @@ def test_lock_of_a_claim_waits_for_its_holder_and_not_for_other_claims() -> None
     assert second.wait(60)
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_claim_ends_only_while_the_lock_is_held_to_unprepare_it() -> None:
+    locks = ClaimLocks()
+    with locks.work("a"):
+        assert not locks.any_ends()
+        with locks.work("b", ends=True):
+            assert locks.any_ends()
+        assert not locks.any_ends()
+    with locks.work("b"):
+        assert not locks.any_ends()
 
 
 def test_label_of_the_node_selects_its_allocation_api_and_an_unreadable_node_changes_nothing() -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from msgspec import structs
-from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, Agent, SlotEdits, planned, pod
+from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, Agent, GivenPods, SlotEdits, planned, pod
 
 from calabash.adapters.host.processes import Process
 from calabash.adapters.kube import MirrorChange
@@ -23,7 +23,6 @@ from calabash.kubernetes.node_plugin.containers.prepare import Preparer, request
 from calabash.kubernetes.node_plugin.containers.retry import LEAVING_S, Patience
 from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan
 from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
-from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.objects.names import GPUS, PLANNED, REQUEST
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, write_request
@@ -46,7 +45,7 @@ class Kubelet:
         self.agent = Agent()
         self.clock = VirtualClock()
         self.pauses = self.room_after = 0
-        self.pods = NodePods(lambda namespace, name: None, plan_wait_s=0.0)
+        self.pods = GivenPods()
         self.specs = specs
         self.preparer = Preparer(
             cast("Any", self.agent),
@@ -303,7 +302,7 @@ def test_a_pod_that_the_planner_refused_where_it_was_bound_is_refused_in_the_pla
 
 
 def test_a_pod_that_was_bound_before_its_plan_was_written_is_waited_for(kubelet: Kubelet) -> None:
-    pods = NodePods(lambda namespace, name: None, plan_wait_s=60.0)
+    pods = GivenPods(plan_wait_s=60.0)
     kubelet.pods = pods
     kubelet.preparer._placing = ByPlan(pods, NODE)
     kubelet.add(pod())
@@ -350,7 +349,7 @@ def test_who_comes_while_another_leaves_waits_for_that_one(kubelet: Kubelet, goi
     else:
         meta = structs.replace(leaving.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
         kubelet.add(structs.replace(leaving, metadata=meta))
-    kubelet.pods.report_synced(True)
+    kubelet.pods.complete = True
     kubelet.agent.full, kubelet.room_after = True, 7
     kubelet.add(pod(planned("main")))
     name = kubelet.admit(UID, "main", "slot-0002")
@@ -368,7 +367,7 @@ def test_who_stays_is_not_waited_for(kubelet: Kubelet) -> None:
     kubelet.add(pod(planned("main"), uid=OTHER, name="p0", phase="Running"))
     kubelet.admit(OTHER, "main", "slot-0001")
     kubelet.preparer.pre_start(("slot-0001",))
-    kubelet.pods.report_synced(True)
+    kubelet.pods.complete = True
     kubelet.agent.full = True
     kubelet.add(pod(planned("main")))
     kubelet.admit(UID, "main", "slot-0002")

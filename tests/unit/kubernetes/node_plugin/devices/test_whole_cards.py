@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.adapters.kube.world import WAIT_S, until
 from tests.unit.kubernetes.node_plugin.cards_world import CARDS, TOKENS, Cards
-from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, SlotEdits, planned, pod
+from tests.unit.kubernetes.node_plugin.node_world import NODE, OTHER, UID, GivenPods, SlotEdits, planned, pod
 
 from calabash.adapters.host.processes import Process
-from calabash.adapters.kube import MirrorChange
+from calabash.adapters.kube import Mirror, MirrorChange
 from calabash.adapters.kube.objects.core import Container, ContainerResources, Pod
-from calabash.adapters.kube.objects.meta import ObjectMeta
-from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeSpec
+from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNode
 from calabash.adapters.kubelet.protocol import CheckpointEntry, PluginDevice
 from calabash.kubernetes.dialects.nvidia import GPU
 from calabash.kubernetes.node_plugin.containers.device_id_owners import Claimant, Owners
@@ -25,11 +25,10 @@ from calabash.kubernetes.node_plugin.containers.prepare import Preparer
 from calabash.kubernetes.node_plugin.containers.retry import Patience
 from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan
 from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
-from calabash.kubernetes.node_plugin.devices.cordon import Cordon
+from calabash.kubernetes.node_plugin.devices.cordon import Cordon, bare
 from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens
 from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames, card_tokens
 from calabash.kubernetes.node_plugin.devices.whole_devices import WholeCards, choose_whole, spare_cards
-from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.objects.names import GPUS, SCHEDULER
 from calabash.model.device import OUT_OF_SERVICE, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
@@ -37,6 +36,7 @@ from calabash.model.messages import PodReference
 from calabash.model.request import AllocationId
 from calabash.node.membership.container import container_allocation
 from calabash.node.processes.unmanaged import UnmanagedProcess
+from calabash_testing.api_server.client import MemoryKube
 from calabash_testing.clock import VirtualClock
 
 
@@ -46,8 +46,7 @@ class Node:
     def __init__(self, specs: Path) -> None:
         self.entries: list[CheckpointEntry] = []
         self.agent = Cards()
-        self.pods = NodePods(lambda namespace, name: None, plan_wait_s=0.0)
-        self.pods.report_synced(True)
+        self.pods = GivenPods(complete=True)
         self.closed = ""
         self.prepared_count = 0
         clock = VirtualClock()
@@ -184,23 +183,24 @@ def test_a_card_with_an_unmanaged_process_is_not_given_whole(node: Node) -> None
 
 
 def test_a_cordoned_node_gives_no_card(node: Node) -> None:
-    cordon = Cordon()
+    kube = MemoryKube()
+    mirror: Mirror[GpuNode] = Mirror(kube, GPU_NODE, keep=bare)
+    cordon = Cordon(mirror, NODE)
     node.add(asking("main"))
     node.admit(UID, "main", TOKENS[0])
-
-    def seen(unschedulable: bool) -> None:
-        made = GpuNode(metadata=ObjectMeta(name=NODE), spec=GpuNodeSpec(unschedulable=unschedulable))
-        cordon.changed(MirrorChange(before=None, after=made))
-        node.closed = cordon.closed_reason()
-
+    kube.create(GPU_NODE, {"metadata": {"name": NODE}, "spec": {"unschedulable": True}})
     node.closed = cordon.closed_reason()
     assert "has not been read yet" in node.closed
-    cordon.report_synced(True)
-    seen(True)
+    mirror.start()
+    assert mirror.synced(WAIT_S)
+    node.closed = cordon.closed_reason()
     assert node.cards.spare() == ()
     with pytest.raises(CalabashError, match="cordoned"):
         node.preparer.pre_start(TOKENS[:1])
-    seen(False)
+    kube.patch(GPU_NODE, NODE, body={"spec": {"unschedulable": False}})
+    until(lambda: cordon.closed_reason() == "")
+    mirror.stop()
+    node.closed = cordon.closed_reason()
     node.preparer.pre_start(TOKENS[:1])
     assert len(node.cards.spare()) == 3
 
@@ -346,9 +346,9 @@ class Offered:
 
     def __init__(self) -> None:
         self.made: list[Plugin] = []
-        self.spare = 4
+        self.spares = 4
         self.unknown = False
-        self.names = NvidiaNames(self.make, self.held, lambda: self.spare)
+        self.names = NvidiaNames(self.make, self)
 
     def make(self) -> Any:
         self.made.append(Plugin())
@@ -358,6 +358,9 @@ class Offered:
         if self.unknown:
             raise CalabashError("the checkpoint cannot be read")
         return []
+
+    def spare(self) -> int:
+        return self.spares
 
     def reconcile(self, *, gives: bool = True, disputed: bool = False) -> None:
         self.names.reconcile(Cards().devices(), gives=gives, disputed=disputed)
@@ -396,7 +399,7 @@ def test_beside_a_plug_in_of_another_name_for_the_same_cards_none_is_offered() -
 def test_what_is_not_known_is_not_told() -> None:
     offered = Offered()
     offered.reconcile()
-    offered.unknown, offered.spare = True, 1
+    offered.unknown, offered.spares = True, 1
     offered.reconcile()
     assert len(healthy(offered.made[0].told[-1])) == 4
     offered.names.stop()

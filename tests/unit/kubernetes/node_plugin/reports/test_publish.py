@@ -54,7 +54,7 @@ class World:
         self.client = MemoryKube()
         self.now_s = 0.0
         self.publisher = Publisher(self.client, "n1", UseReportLimit(15.0, now_s=lambda: self.now_s))
-        self.pods = NodePods(lambda namespace, name: None)
+        self.pods = NodePods(self.client, "n1")
         self.pods.changed(MirrorChange(before=None, after=pod(planned("main"))))
 
     def publish(self, snapshot: NodeSnapshot, facts: NodeFacts = FACTS) -> bool:

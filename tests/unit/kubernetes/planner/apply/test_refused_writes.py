@@ -115,7 +115,7 @@ def test_a_refused_plan_is_a_condition_and_an_event_that_name_the_cause(refused:
 
 def test_the_cause_is_an_event_where_the_condition_is_refused_as_well(refused: Refused) -> None:
     refused.status, refused.writes = 422, ("patch", "patch status")
-    refused.service._writes.nominates = False
+    refused.service._writes.set_nomination(pods=False, claims=True)
     refused.start()
     refused.pods(HOSTILE, 1)
     (event,) = until(lambda: _events(refused, "WriteRefused"), "an event")

@@ -10,7 +10,8 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import asked
 from tests.unit.kubernetes.planner.world import World, released, until
 
-from calabash.adapters.kube.objects.core import LEASE, NAMESPACE, NODE
+from calabash.adapters.kube import WideningMirror
+from calabash.adapters.kube.objects.core import LEASE, NAMESPACE, NODE, POD
 from calabash.adapters.kube.objects.meta import ObjectMeta
 from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE
 from calabash.kubernetes.leader.lease import TERM_S, Election
@@ -156,7 +157,7 @@ def test_planner_of_all_nodes_and_planner_of_a_part_exclude_each_other(world: Wo
 
 
 def test_term_opens_labelled_nodes_except_those_whose_takeover_is_unconfirmed() -> None:
-    part = PartitionNodes(A, threading.RLock(), emit_devices=lambda _: True)
+    part = PartitionNodes(A, threading.RLock(), WideningMirror(MemoryKube(), POD), emit_devices=lambda _: True)
     for name, more in (("kept", {}), ("doubtful", {TAKEN_FROM: B.lease}), ("left", {})):
         part.label_changed(ObjectMeta(name=name, resource_version="1", labels=more))
         if name != "left":
@@ -166,7 +167,7 @@ def test_term_opens_labelled_nodes_except_those_whose_takeover_is_unconfirmed() 
 
 
 def test_nodes_that_are_added_labelled_or_removed_wake_the_handover() -> None:
-    part = PartitionNodes(A, threading.RLock(), emit_devices=lambda _: True)
+    part = PartitionNodes(A, threading.RLock(), WideningMirror(MemoryKube(), POD), emit_devices=lambda _: True)
     labelled = ObjectMeta(name="n", resource_version="1")
     changes: tuple[Callable[[], None], ...] = (
         lambda: part.node_added("n"),

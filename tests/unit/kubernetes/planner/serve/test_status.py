@@ -38,7 +38,7 @@ def test_leading_planner_is_ready_and_counts_skipped_objects(world: World) -> No
     assert ask(service, "/livez") == (200, "ok")
     assert ask(service, "/filter")[0] == 404
     assert ask(service, "/readyz", "POST")[0] in (405, 413)
-    service.skipped.note(
+    service.skipped.object_skipped(
         SkippedObject(kind=POD, namespace="n", name="p", uid="u", resource_version="1", error="cannot be read")
     )
     status, text = ask(service, "/metrics")

@@ -67,9 +67,13 @@ def test_wanted_share_during_admission_is_that_of_the_program() -> None:
     shares = Shares()
     shares.hold(ONE, Share(percent=50, memory_mib=100))
     shares.hold(TWO, Share(percent=10, memory_mib=900))
-    shares.window = shares.share_of(ONE)
+    share = shares.share_of(ONE)
+    assert share is not None
+    shares.begin_admission(share)
+    assert shares.is_admitting
     assert shares.wanted() == Share(percent=50, memory_mib=100)
-    shares.window = None
+    shares.end_admission()
+    assert not shares.is_admitting
     assert shares.wanted() == Share(percent=10, memory_mib=100)
     shares.leave(TWO)
     assert shares.share_of(TWO) is None
