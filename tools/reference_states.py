@@ -5,12 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from calabash.broker.server.lease_lifecycle import LEASE_LIFECYCLE
 from calabash.kubernetes.planner.state.move_lifecycle import MOVE_LIFECYCLE
 from calabash.kubernetes.planner.state.pod_lifecycle import POD_LIFECYCLE
 from calabash.model.allocation_lifecycle import ALLOCATION_LIFECYCLE
 from calabash.model.state_machine import StateMachine
 
-MACHINES: tuple[StateMachine[Any, Any], ...] = (POD_LIFECYCLE, MOVE_LIFECYCLE, ALLOCATION_LIFECYCLE)
+MACHINES: tuple[StateMachine[Any, Any], ...] = (POD_LIFECYCLE, MOVE_LIFECYCLE, ALLOCATION_LIFECYCLE, LEASE_LIFECYCLE)
 
 _HEAD = """\
 # State machines

@@ -18,6 +18,7 @@ from calabash.model.network_status import ConditionKind
 DOCUMENTS_MAX = 2000
 REPORTED_MAX = 5000
 PEM_CHARACTERS_MAX = 24_000
+PLACE_CHARACTERS_MAX = 200
 
 Path = Annotated[
     str, Meta(min_length=1, max_length=128, description="path of the object, like `red`, `red/a` or `red/a/web1`")
@@ -44,6 +45,14 @@ class NetworkDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
     kind: Annotated[str, Meta(max_length=64, description="`vpc`, `subnet`, `port`, ...")]
     name: Annotated[str, Meta(max_length=200)]
     spec: Spec = {}
+    place: Annotated[
+        str,
+        Meta(
+            max_length=PLACE_CHARACTERS_MAX,
+            pattern=r"^[^\x00-\x1f\x7f]*\Z",
+            description="place of the object for error messages, like `net.yaml: document 2`; empty: its number here",
+        ),
+    ] = ""
 
 
 class NetworkFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -221,6 +221,23 @@ def pieces(message: Message) -> Iterator[str | Name | Names]:
             yield format(value, spec)
 
 
+def restricted(text: Text, viewer: Viewer, *, kept: Callable[[Name], bool]) -> Text:
+    """Return the text for one reader, in which names that ``kept`` accepts stay arguments; lists of names become words.
+
+    Two results are equal if their texts and their names are.
+    """
+    if isinstance(text, str):
+        return render(text, viewer)
+    parts: list[str | Name] = [""]
+    for piece in pieces(text):
+        if isinstance(piece, Name) and kept(piece):
+            parts += [piece, ""]
+        else:
+            parts[-1] = f"{parts[-1]}{_as_text(piece, viewer).translate(_WITHOUT_MARKS)}"
+    fields = {f"p{number}": part for number, part in enumerate(parts)}
+    return Message("".join(f"{{{field}}}" for field in fields), **fields) if len(parts) > 1 else str(parts[0])
+
+
 def mentions(text: Text, name: Name) -> bool:
     """Return True if the text has the name as an argument."""
     found = () if isinstance(text, str) else pieces(text)
@@ -252,18 +269,20 @@ def _displayed(value: Argument, display: Callable[[ModelName], str]) -> Argument
 
 
 def _rendered(message: Message, viewer: Viewer) -> Iterator[str]:
-    for piece in pieces(message):
-        match piece:
-            case ModelName():
-                yield piece.value
-            case Name():
-                yield viewer.named((piece,)) if piece.value else ""
-            case Names(found, separator) if all(isinstance(name, ModelName) for name in found):
-                yield separator.join(name.value for name in found)
-            case Names(found):
-                yield viewer.named(found)
-            case _:
-                yield piece
+    return (_as_text(piece, viewer) for piece in pieces(message))
+
+
+def _as_text(piece: str | Name | Names, viewer: Viewer) -> str:
+    match piece:
+        case ModelName():
+            return piece.value
+        case Name():
+            return viewer.named((piece,)) if piece.value else ""
+        case Names(found, separator) if all(isinstance(name, ModelName) for name in found):
+            return separator.join(name.value for name in found)
+        case Names(found):
+            return viewer.named(found)
+    return piece
 
 
 @lru_cache(maxsize=1024)

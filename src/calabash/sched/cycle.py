@@ -39,6 +39,7 @@ from calabash.sched.actions.victims import is_borrow_paused
 from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import Bind, Decision, Defer, Evict, Explanation, Move
 from calabash.sched.explain.explainer import Explainer
+from calabash.sched.explain.verdicts import Verdicts
 from calabash.sched.queues.gang import EquivalenceKey, StartGroup, start_group_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.rounds import SchedulingRound
@@ -52,11 +53,13 @@ class Cycle:
     """Working state of one cycle.
 
     Args:
+        verdicts: verdicts of the state's cluster, for explanations.
         round_: round to which the cycle belongs; None for a round of its own.
     """
 
-    def __init__(self, state: SchedulerState, round_: SchedulingRound | None = None) -> None:
+    def __init__(self, state: SchedulerState, verdicts: Verdicts, round_: SchedulingRound | None = None) -> None:
         self._state = state
+        self._verdicts = verdicts
         self._round = round_ or SchedulingRound()
         self._held = HeldNodes(state)
         self._allocate = Allocate(state, self._held)
@@ -292,7 +295,7 @@ class Cycle:
     def _reported(self) -> tuple[Decision, ...]:
         """Return all decisions, with a Defer for each request whose reason to wait is new."""
         self._state.transaction.commit()
-        explainer = Explainer(self._state)
+        explainer = Explainer(self._state, self._verdicts)
         self._decisions.extend(self._deferred(self._blocked, explainer))
         waiting = (start_group_of(self._state.registry.gang_of(name), name) for name in self._evicted)
         evicted = [(start_group, Reason.NO_CAPACITY) for start_group in waiting if start_group]

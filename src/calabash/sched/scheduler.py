@@ -40,6 +40,7 @@ from calabash.sched.cycle import Cycle
 from calabash.sched.cycle_memory import CycleMemory
 from calabash.sched.decisions import Decision, Explanation, Options, Request, Running
 from calabash.sched.explain.explainer import Explainer
+from calabash.sched.explain.verdicts import Verdicts
 from calabash.sched.policies.registry import policy_named
 from calabash.sched.queues.gang import start_group_of
 from calabash.sched.queues.spec import QueueSpec
@@ -77,6 +78,7 @@ class Scheduler:
         self.state = SchedulerState(
             nodes, queues, policy=self.policy, options=options or Options(), gpus_per_node_max=gpus_per_node_max
         )
+        self.verdicts = Verdicts(self.state.placer)
         self._memory = CycleMemory(self.state)
         self._limit = limit
         self._round: SchedulingRound | None = None  # the round that is not complete
@@ -206,7 +208,7 @@ class Scheduler:
             self._memory.begin()
         round_ = self._round
         try:
-            decisions = Cycle(self.state, round_).run()
+            decisions = Cycle(self.state, self.verdicts, round_).run()
         except BaseException:
             self._round = None
             self._set_recheck_time()
@@ -244,13 +246,13 @@ class Scheduler:
             and not self.state.unsettled
             and not overdue
         ):
-            decisions += Cycle(self.state).run_one(first_start_group(gang))
+            decisions += Cycle(self.state, self.verdicts).run_one(first_start_group(gang))
             self._set_recheck_time()
             start_group = start_group_of(gang, request_id)
         if self.state.unsettled or self._round is not None or overdue:
             return (*decisions, *self.cycle(now_s))
         if start_group:
-            decisions += Cycle(self.state).run_one(start_group)
+            decisions += Cycle(self.state, self.verdicts).run_one(start_group)
             self._set_recheck_time()
         return tuple(decisions)
 
@@ -302,7 +304,7 @@ class Scheduler:
             )
         gang = self.registry.gang_of(request_id)
         self.state.advance(now_s)
-        return Explainer(self.state).waiting(gang, request_id)
+        return Explainer(self.state, self.verdicts).waiting(gang, request_id)
 
     def snapshot(self) -> Snapshot:
         """Return a frozen copy of the nodes, queues, and waiting and running requests."""

@@ -21,7 +21,6 @@ from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, WHOLE_MILLI, NodePlace
 from calabash.sched.cluster.spec import NodeSpec
 from calabash.sched.cluster.transaction import Transaction
 from calabash.sched.decisions import GangKey, Options, Request, Running
-from calabash.sched.explain.verdicts import Verdicts
 from calabash.sched.queues.owner_order import OwnerUse
 from calabash.sched.queues.registry import GangRegistry
 from calabash.sched.queues.reservation import Reservation
@@ -39,7 +38,6 @@ class SchedulerState:
         reservations: reservations of the last cycle.
         passed: gangs whose reservation has expired, each with the time until which it gets no other reservation.
         reported: the reason that was last reported for each waiting request.
-        verdicts: verdicts of the nodes on shapes; cleared when ``version`` changes.
         moves_left: number of requests that may still be moved; increased by the caller that carries moves out.
         refused: refusals since ``version`` changed, by the key of ``Cycle._refusal_key``.
         units: table of the running units; current after ``UnitTable.sync``.
@@ -69,7 +67,6 @@ class SchedulerState:
         self.reported: dict[str, Reason] = {}
         self.refused: dict[tuple[object, ...], Reason] = {}
         self.cut: set[tuple[Shape, ...]] = set()
-        self.verdicts = Verdicts(self.placer)
         self._shapes: dict[Shape, Shape] = {}
         self.moves_left = sys.maxsize
         self.now_s = 0.0
@@ -125,10 +122,9 @@ class SchedulerState:
         self.unsettled = True
 
     def changed(self) -> None:
-        """Drop the remembered refusals and verdicts, because an event may have changed whether a request fits."""
+        """Drop the remembered refusals, because an event may have changed whether a request fits."""
         self.version += 1
         self.refused.clear()
-        self.verdicts.clear()
 
     # ---- what waits and runs --------------------------------------------------------------------------------------
 

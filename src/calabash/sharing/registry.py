@@ -141,11 +141,6 @@ def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARIN
     return resolve(request, modes).best
 
 
-def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
-    """Return the mode in which this device would serve a request. Raises as ``resolve``."""
-    return resolve(request, modes).on(device)
-
-
 def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> list[SharingMode]:
     """Return all modes that may serve a request, the best rank first.
 

@@ -11,7 +11,7 @@ import calabash
 
 PRODUCT = Path(calabash.__file__).parent
 RENDERERS = {"model/messages.py", "model/message_codec.py"}
-PACKAGES = ("binder", "kubernetes/planner", "ledger", "node", "platform", "pool", "sched", "sim")
+PACKAGES = ("binder", "cli/net", "kubernetes", "ledger", "net", "node", "platform", "pool", "sched", "sim")
 """Packages that make explanations or show them to readers."""
 TEXTS = {
     "message",

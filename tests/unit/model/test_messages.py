@@ -26,6 +26,7 @@ from calabash.model.messages import (
     names,
     redacted,
     render,
+    restricted,
     with_models,
 )
 
@@ -87,6 +88,24 @@ def test_any_stored_text_is_rendered_without_marks(stored: str) -> None:
 def test_truncated_stored_text_does_not_show_the_beginning_of_a_name() -> None:
     stored = encode_text(Message("for {request}", request=RequestName("theirs")))
     assert redacted(decode_text(stored[:-3])) == f"for {ANOTHERS}"
+
+
+@given(_MESSAGES)
+def test_restricted_message_is_shown_to_every_reader_as_to_its_first_one(message: Message) -> None:
+    shown = set(_named(message)[::2])
+    viewer = FilteringViewer(lambda name: name in shown)
+    found = restricted(message, viewer, kept=lambda name: name in shown and isinstance(name, QueueName))
+    assert in_full(found) == in_full(decode_text(encode_text(found))) == render(message, viewer)
+    left = [] if isinstance(found, str) else _named(found)
+    assert all(isinstance(name, QueueName) and name in shown for name in left)
+
+
+def test_restricted_message_keeps_the_names_of_the_kept_type() -> None:
+    message = Message("queue {queue} waits for {request}", queue=QueueName("q"), request=RequestName("r"))
+    found = restricted(message, FilteringViewer(lambda _: True), kept=lambda name: isinstance(name, QueueName))
+    assert mentions(found, QueueName("q"))
+    assert not mentions(found, RequestName("r"))
+    assert in_full(found) == "queue q waits for r"
 
 
 def test_name_in_an_f_string_is_redacted() -> None:

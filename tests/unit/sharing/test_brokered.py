@@ -12,7 +12,7 @@ from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeNam
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sharing import brokered, vgpu
 from calabash.sharing.protocol import HeldSlice, Misfit, device_mode
-from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_of_device, mode_on
+from calabash.sharing.registry import SHARING_MODES, fits, mode_for, mode_of_device, resolve
 
 CARD = Device(uuid=DeviceUuid("GPU-1"), index=0, vendor="nvidia", model="A100", memory_mib=40_960)
 ASKED = GpuRequest(memory_mib=8192, core_percent=50, isolation=Isolation.BROKERED)
@@ -40,7 +40,7 @@ def test_device_accepts_vgpu_and_brokered_slices_together() -> None:
 @pytest.mark.parametrize("pinned", ["vgpu", "brokered"])
 def test_device_pinned_to_vgpu_or_brokered_accepts_brokered_slices(pinned: str) -> None:
     card = Device(uuid=CARD.uuid, index=0, vendor="nvidia", model="A100", memory_mib=40_960, pinned=pinned)
-    assert mode_on(card, ASKED).name == "brokered"
+    assert resolve(ASKED).on(card).name == "brokered"
     assert isinstance(fits(card, None, [], ASKED), Slice)
     plain = fits(card, None, [], GpuRequest(memory_mib=8192))
     assert isinstance(plain, Slice) == (pinned == "vgpu")
@@ -68,8 +68,8 @@ def test_brokered_mode_has_no_container_edits_and_refuses_spill() -> None:
 def test_standing_request_gets_a_mode_that_needs_no_program() -> None:
     kept = replace(CARD, pinned="mig", mig=GEOMETRIES["H100"])
     asked = GpuRequest(memory_mib=1500, core_percent=10, isolation=Isolation.BROKERED)
-    assert mode_on(kept, asked).name == "mig"
-    assert mode_on(kept, replace(asked, standing=True)).name == "brokered"
+    assert resolve(asked).on(kept).name == "mig"
+    assert resolve(replace(asked, standing=True)).on(kept).name == "brokered"
     assert mode_for(replace(asked, standing=True, isolation=Isolation.COOPERATIVE)).name == "vgpu", (
         "refused when granted"
     )

@@ -13,7 +13,7 @@ from calabash.model.request import GpuRequest, Isolation, ModeName, Slice
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sharing.mig import MODE
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits, mode_for, mode_on
+from calabash.sharing.registry import fits, mode_for, resolve
 
 H100 = Device(
     uuid=DeviceUuid("GPU-h"), index=0, vendor="nvidia", model="H100", memory_mib=81_000, mig=GEOMETRIES["H100"]
@@ -74,8 +74,8 @@ def test_given_start_is_used_or_refused() -> None:
 
 def test_hardware_isolation_gets_a_partition_if_the_device_supports_mig_and_else_the_whole_device() -> None:
     request = GpuRequest(isolation=Isolation.HARDWARE, memory_mib=8 * 1024)
-    assert mode_on(H100, request).name == "mig"
-    assert mode_on(T4, request).name == "exclusive"
+    assert resolve(request).on(H100).name == "mig"
+    assert resolve(request).on(T4).name == "exclusive"
     whole = fits(T4, None, (), request)
     assert not isinstance(whole, Misfit)
     assert whole.memory_mib == T4.memory_mib
@@ -99,7 +99,7 @@ def test_pinned_device_refuses_other_modes() -> None:
     assert not isinstance(fits(kept, None, (), GpuRequest(mig="1g.10gb")), Misfit)
     whole = replace(H100, pinned="exclusive")
     asked = GpuRequest(isolation=Isolation.HARDWARE, memory_mib=1000)
-    assert mode_on(whole, asked).name == "exclusive"
+    assert resolve(asked).on(whole).name == "exclusive"
 
 
 def test_instance_with_unmanaged_processes_is_not_allocated_and_fixed_instance_is_reused() -> None:

@@ -26,8 +26,8 @@ from calabash.model.mig import MigPlace, MigProfile, MigState
 from calabash.model.mig_plan import place_together
 from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import WHOLE_MILLI
-from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits, mode_named, mode_of_device, mode_on
+from calabash.sharing.protocol import HeldSlice, Misfit, SharingMode, device_mode
+from calabash.sharing.registry import RequestModes, mode_named, resolve
 
 PARTS_MAX = 64
 DEVICES_MAX = 64
@@ -87,6 +87,43 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedBundle:
+    """A bundle with the sharing modes that may serve each part, resolved once by ``resolve_bundle`` and then passed along."""
+
+    bundle: Bundle
+    parts: tuple[RequestModes, ...]
+
+    def on(self, device: Device) -> BundleOnDevice:
+        """Return the bundle with the mode in which this device would serve each part."""
+        return BundleOnDevice(wanted=self, device=device, modes=tuple(part.on(device) for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleOnDevice:
+    """A bundle on one device; ``modes`` are the sharing modes in which the device would serve the parts."""
+
+    wanted: ResolvedBundle
+    device: Device
+    modes: tuple[SharingMode, ...]
+
+    @property
+    def bundle(self) -> Bundle:
+        return self.wanted.bundle
+
+    def fits(
+        self, number: int, mode_now: ModeName | None, held: Sequence[HeldSlice], *, place: MigPlace | None = None
+    ) -> Slice | Misfit:
+        """Return the slice that a part gets of the device, or the reason why it does not fit; see ``RequestModes.fits``."""
+        mode = self.modes[number]
+        return self.wanted.parts[number].fits(self.device, mode_now, held, mode=mode, place=place)
+
+
+def resolve_bundle(bundle: Bundle) -> ResolvedBundle:
+    """Return the bundle with the modes that may serve each part. Raises as ``registry.resolve``."""
+    return ResolvedBundle(bundle=bundle, parts=tuple(resolve(part.request) for part in bundle.parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Distribution of a bundle's parts over abstract devices (columns), calculated for one kind of device.
 
@@ -114,18 +151,18 @@ class Layout:
     instances: tuple[tuple[int, ...], ...] = ()
 
 
-def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
+def layout(on: BundleOnDevice) -> Layout | Misfit:
     """Return the layout of the bundle on idle devices like this one, or the reason why one of its parts cannot fit."""
-    columns: list[dict[int, Slice]] = []
+    bundle, columns = on.bundle, list[dict[int, Slice]]()
     for number in _largest_first(bundle):
         request = bundle.parts[number].request
         taken = 0
         for column in columns:
-            if taken < request.count and isinstance(part := _beside(bundle, device, column, number), Slice):
+            if taken < request.count and isinstance(part := _beside(on, column, number), Slice):
                 column[number] = part
                 taken += 1
         while taken < request.count:
-            alone = fits(device, None, (), request)
+            alone = on.fits(number, None, ())
             if isinstance(alone, Misfit):
                 return alone
             columns.append({number: alone})
@@ -134,13 +171,12 @@ def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
         return Misfit(
             reason=Reason.TOO_LARGE, message=f"needs {len(columns)} devices, at most {DEVICES_MAX} are one pod's"
         )
-    return _reserved(bundle, device, [tuple(sorted(column)) for column in columns])
+    return _reserved(on, [tuple(sorted(column)) for column in columns])
 
 
 def placed(
-    bundle: Bundle,
+    on: Sequence[BundleOnDevice],
     found: Layout,
-    devices: Sequence[Device],
     held: Sequence[Views],
     *,
     places: Sequence[Sequence[MigPlace]] = (),
@@ -148,20 +184,18 @@ def placed(
     """Return the slices of each part on the devices that the scheduler chose, or the reason why a sharing mode refuses.
 
     Args:
-        found: layout of the bundle; its columns are on ``devices``, in this order.
+        on: the bundle on each of these devices.
+        found: layout of the bundle; its columns are on the devices, in this order.
         held: for each device, its mode and the views of the slices that other allocations hold. A new part must fit
             beside the slices of each view; see ``tenancy.HeldSlices.views``.
         places: for each device, the positions at which the scheduler has placed the reserved MIG instances.
     """
-    slices: list[list[Slice]] = [[] for _ in bundle.parts]
-    for order, (column, device, (device_mode, views)) in enumerate(zip(found.columns, devices, held, strict=True)):
+    slices: list[list[Slice]] = [[] for _ in on[0].bundle.parts]
+    for order, (column, here, (mode_now, views)) in enumerate(zip(found.columns, on, held, strict=True)):
         own: dict[int, Slice] = {}
         for position, number in enumerate(column):
             place = places[order][found.instances[order][position]] if found.instances and places else None
-            answers = [
-                _beside(bundle, device, own, number, others=view, others_mode=device_mode, place=place)
-                for view in views
-            ]
+            answers = [_beside(here, own, number, others=view, others_mode=mode_now, place=place) for view in views]
             for answer in answers:
                 if isinstance(answer, Misfit):
                     return answer
@@ -187,11 +221,6 @@ def phases_on(bundle: Bundle, slices: Sequence[tuple[int, Slice]]) -> tuple[Held
     return tuple(phase for phase in found if phase)
 
 
-def mode_of(bundle: Bundle, number: int, device: Device) -> ModeName:
-    """Return the sharing mode in which the device would serve part ``number`` of the bundle."""
-    return mode_on(device, bundle.parts[number].request).name
-
-
 # ---- inside -------------------------------------------------------------------------------------------------------
 
 
@@ -200,8 +229,7 @@ def _largest_first(bundle: Bundle) -> list[int]:
 
 
 def _beside(
-    bundle: Bundle,
-    device: Device,
+    on: BundleOnDevice,
     column: Mapping[int, Slice],
     number: int,
     *,
@@ -218,9 +246,8 @@ def _beside(
         others, others_mode: slices that other allocations hold on the device, and the mode of these.
         place: position of the MIG instance that the scheduler chose; None: any.
     """
-    request = bundle.parts[number].request
-    mode = mode_of_device(mode_of(bundle, number, device))
-    if any(mode_of_device(mode_of(bundle, other, device)) != mode for other in column):
+    bundle, mode = on.bundle, device_mode(on.modes[number])
+    if any(device_mode(on.modes[other]) != mode for other in column):
         return Misfit(reason=Reason.MODE_CONFLICT, message=f"is in another mode than {mode}")
     answer: Slice | Misfit = Misfit(reason=Reason.BAD_REQUEST, message="never runs")
     for phase in bundle.phases:
@@ -230,20 +257,21 @@ def _beside(
                 if other in phase:
                     policy = bundle.parts[other].request.policy
                     beside.append(HeldSlice(slice=column[other], policy=policy))
-            answer = fits(device, others_mode if others else mode, beside, request, place=place)
+            answer = on.fits(number, others_mode if others else mode, beside, place=place)
             if isinstance(answer, Misfit):
                 return answer
     return answer
 
 
-def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]) -> Layout | Misfit:
-    modes = {mode_of_device(mode_of(bundle, number, device)) for column in columns for number in column}
+def _reserved(on: BundleOnDevice, columns: Sequence[tuple[int, ...]]) -> Layout | Misfit:
+    bundle, device = on.bundle, on.device
+    modes = {device_mode(on.modes[number]) for column in columns for number in column}
     if len(modes) > 1:
         return Layout(
             columns=tuple(columns), mode=MIXED, core_milli=WHOLE_MILLI, memory_mib=0, host_mib=_spilled(bundle)
         )
     mode = mode_named(next(iter(modes)))
-    samples = [fits(device, None, (), part.request) for part in bundle.parts]
+    samples = [on.fits(number, None, ()) for number in range(len(bundle.parts))]
     profiles = [sample.profile for sample in samples if isinstance(sample, Slice) and sample.profile]
     if mode.name == MIG_MODE and len(profiles) == len(samples):
         return _cut(bundle, device, columns, mode.name, profiles)
@@ -254,7 +282,7 @@ def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]
             for number in column:
                 if number in phase:
                     request = bundle.parts[number].request
-                    part = fits(device, None, (), request)
+                    part = samples[number]
                     if isinstance(part, Misfit):
                         return part
                     charge = mode.charge(device, part, request.policy)

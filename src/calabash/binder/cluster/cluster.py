@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from calabash.binder.cluster.bundle import Bundle, mode_of, placed, places_of
+from calabash.binder.cluster.bundle import Bundle, placed, places_of, resolve_bundle
 from calabash.binder.cluster.device_kinds import Choice, DeviceKinds, NodeDevice, PlacementConstraints
 from calabash.binder.cluster.nodes import ClusterNode, same_devices, spec_of
 from calabash.binder.cluster.occupied import ClusterUnmanagedMemory
@@ -332,15 +332,15 @@ def _with_room(scheduler: Scheduler, choices: Sequence[Choice]) -> Choice | None
 def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move) -> list[Placement] | Misfit:
     """Return the placements of the parts on the chosen devices, or the reason why a sharing mode refuses them there."""
     known, node = cluster.known[name], cluster.nodes[NodeName(decision.node)]
-    bundle, held = known.request.bundle, cluster.held_slices
+    wanted, held = resolve_bundle(known.request.bundle), cluster.held_slices
     chosen = [node.devices[i] for i in decision.placement.devices]
     views = [held.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
-    devices = {d.device.uuid: d.device for d in chosen}
-    answer = placed(bundle, known.choice.layout, [*devices.values()], views, places=decision.placement.mig_places)
+    on = {d.device.uuid: wanted.on(d.device) for d in chosen}
+    answer = placed([*on.values()], known.choice.layout, views, places=decision.placement.mig_places)
     if isinstance(answer, Misfit):
         return answer
     return [
-        Placement(node=node.name, mode=mode_of(bundle, number, devices[slices[0].device]), slices=tuple(slices))
+        Placement(node=node.name, mode=on[slices[0].device].modes[number].name, slices=tuple(slices))
         for number, slices in enumerate(answer)
     ]
 

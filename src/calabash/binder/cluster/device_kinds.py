@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from calabash.binder.cluster.bundle import Bundle, Layout, layout, mode_of
+from calabash.binder.cluster.bundle import Bundle, Layout, layout, resolve_bundle
 from calabash.model.device import REPLICAS, Device, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import Names, Text, with_models
@@ -152,8 +152,12 @@ class DeviceKinds:
         kinds = [(k, s) for k, s in reached.items() if selector_misfit(s.device, bundle.request.selector) is None]
         chosen: dict[Layout, list[str]] = {}
         misfit = self._no_kind_selected(reached, constraints.allocation_api)
+        if not kinds:
+            return misfit
+        wanted = resolve_bundle(bundle)
         for kind, sample in kinds:
-            modes = {mode_of(bundle, number, sample.device) for number in range(len(bundle.parts))}
+            on = wanted.on(sample.device)
+            modes = {mode.name for mode in on.modes}
             if sample.modes and not modes <= sample.modes:
                 served = ", ".join(sorted(sample.modes))
                 misfit = Misfit(
@@ -161,7 +165,7 @@ class DeviceKinds:
                     message=f"{sample.device.model} is served in {served}, asked {', '.join(sorted(modes))}",
                 )
                 continue
-            answer = layout(bundle, sample.device)
+            answer = layout(on)
             if isinstance(answer, Misfit):
                 misfit = answer
             else:

@@ -89,12 +89,8 @@ class Broker:
             )
         wanted = parse_filters(order.filters)
         chosen = acceptable(await self.cards(), order, wanted, server=self.settings.name, driver=self._driver)
-        claim = leases.table.claim(
-            claims, gpus=order.gpus, memory_mib=memory_bound_mib(chosen, order), cores=order.request.core_percent
-        )
-        lease_id = secrets.token_hex(16)
-        leases.asking.add(lease_id)
-        held: HeldLease | None = None
+        lease_id, memory_mib = secrets.token_hex(16), memory_bound_mib(chosen, order)
+        leases.table.request(lease_id, claims, gpus=order.gpus, memory_mib=memory_mib, cores=order.request.core_percent)
         granted: dict[str, Any] | None = None
         try:
             uuids = [c.uuid for c in chosen] if wanted.terms else []
@@ -102,12 +98,12 @@ class Broker:
             granted = await leases.pool.call(*endpoints.ALLOCATE.to(), body, timeout_s=order.wait_s + ANSWER_S)
             held = _lease(claims, order, lease_id, granted, now=leases.now(), grace_s=self.settings.grace_s)
         except BaseException:
-            if granted is not None:
-                await asyncio.shield(leases.release_allocation(granted["id"]))
+            if granted is None:
+                leases.table.refuse(lease_id)
+            else:
+                await asyncio.shield(leases.abandon(lease_id, granted["id"]))
             raise
-        finally:
-            leases.table.settle(claim, held, leases.clock())
-            leases.asking.discard(lease_id)
+        leases.table.grant(held, leases.clock())
         await asyncio.shield(leases.save())
         leases.counters.count("leases_total")
         self._write_audit_record(held, peer)

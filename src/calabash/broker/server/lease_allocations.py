@@ -20,6 +20,7 @@ from calabash.broker.messages import LeaseEnd, LeaseView, LeaseViews, SessionVie
 from calabash.broker.server.audit import AuditLog
 from calabash.broker.server.authentication import TokenVerifier
 from calabash.broker.server.journal import LeaseJournal
+from calabash.broker.server.lease_lifecycle import LeaseEvent
 from calabash.broker.server.lease_table import HeldLease, LeaseTable
 from calabash.broker.server.metrics import LeaseCounters
 from calabash.broker.tokens import TokenClaims
@@ -78,11 +79,9 @@ class LeaseAllocations:
         self.now = now
         self.table = LeaseTable()
         self.draining = False
-        self.asking: set[str] = set()  # IDs of leases whose allocations are being requested
         self._verifier = verifier
         self._journal = journal
         self._observed: dict[str, _Observed] = {}
-        self._has_unreleased = False  # an allocation could not be released yet
         self._renewed_s: dict[str, float] = {}  # time of the last renewal in the pool, by lease
 
     def __iter__(self) -> Iterator[HeldLease]:
@@ -115,21 +114,26 @@ class LeaseAllocations:
             why = self._verifier.end_reason(lease.token, lease.expires)
             if why:
                 await self.end(lease, why=why)
-        if not len(self.table) and not self._has_unreleased:
+        releasing = self.table.releasing
+        if not len(self.table) and not releasing:
             return
         held = {lease.id for lease in self.table}  # leases granted during the request may be missing in its reply
         try:
             there = await self._allocations()
         except CalabashError:
             return  # the pool is down: its allocations stay
-        self._has_unreleased = False
         await self._release_lost(there)
+        for lease_id, allocation in releasing.items():
+            if allocation not in there:
+                self.table.released(lease_id)
         for lease in self.table:
+            if self.table.get(lease.id) is None:
+                continue  # it has ended since the loop began
             if lease.allocation in there:
                 self._observation(lease.id).processes = len(there[lease.allocation]["pids"])
                 await self._renew_in_pool(lease)
             elif lease.id in held:
-                await self._remove(lease, why="taken back by the pool")
+                await self._remove(lease, LeaseEvent.TAKEN_BACK, why="taken back by the pool")
 
     def require_lease(self, claims: TokenClaims | None, lease_id: str) -> HeldLease:
         """Return the lease with that ID if the requester may manage it.
@@ -163,9 +167,9 @@ class LeaseAllocations:
         """
         if self.table.get(lease.id) is not None:
             try:
-                await self._remove(lease, why=why, peer=peer)
+                await self._remove(lease, LeaseEvent.OVER, why=why, peer=peer)
             finally:  # even if the disk is full: a lease without an allocation is not restored
-                await self.release_allocation(lease.allocation)
+                await self._release(lease.id, lease.allocation)
         return LeaseEnd(id=lease.id, ends_in_s=0.0)
 
     async def release(self, lease: HeldLease, *, cut: bool, peer: str) -> LeaseEnd:
@@ -241,18 +245,24 @@ class LeaseAllocations:
         """Store the present leases durably in the journal."""
         await self._journal.write(list(self.table), draining=self.draining)
 
-    async def release_allocation(self, allocation: str) -> None:
-        """Release an allocation in the pool; if that fails, the next :meth:`sweep` tries again."""
+    async def abandon(self, lease_id: str, allocation: str) -> None:
+        """Release an allocation that the pool has granted for a requested lease which no client gets."""
+        self.table.abandon(lease_id, allocation)
+        await self._release(lease_id, allocation)
+
+    async def _release(self, lease_id: str, allocation: str) -> None:
+        """Release the allocation of an ended lease; if that fails, the next :meth:`sweep` tries again."""
         try:
             await self.pool.call(*endpoints.RELEASE.to(allocation, query={"force": 1}), timeout_s=ANSWER_S)
         except CalabashError as error:
             if error.reason is not Reason.NOT_FOUND:
                 self.audit.write("not given back", allocation=allocation, why=error.message)
-                self._has_unreleased = True
+                return
+        self.table.released(lease_id)
 
     async def release_remaining(self) -> None:
         """Try once more to release allocations that could not be released before; called at shutdown."""
-        if self._has_unreleased:
+        if self.table.releasing:
             await self.sweep(cut=False)
 
     async def _renew_in_pool(self, lease: HeldLease) -> None:
@@ -269,18 +279,18 @@ class LeaseAllocations:
 
     async def _release_lost(self, there: Mapping[str, Mapping[str, Any]]) -> None:
         known = {lease.allocation for lease in self.table}
-        asked = {lease_id[:8] for lease_id in self.asking}
+        asked = {lease_id[:8] for lease_id in self.table.requested}
         for allocation in there.values():
             command = allocation["command"]
             ours = command[:1] == [COMMAND] and allocation["uid"] == os.geteuid() and allocation["state"] != "ending"
             if ours and allocation["id"] not in known and not asked.intersection(command[1:2]):
-                await self.release_allocation(allocation["id"])
+                await self._release(self.table.abandon_unknown(allocation["id"]), allocation["id"])
 
     def _observation(self, lease_id: str) -> _Observed:
         return self._observed.setdefault(lease_id, _Observed())
 
-    async def _remove(self, lease: HeldLease, *, why: str, peer: str = "") -> None:
-        self.table.end(lease.id)
+    async def _remove(self, lease: HeldLease, event: LeaseEvent, *, why: str, peer: str = "") -> None:
+        self.table.end(lease.id, event)
         self._observed.pop(lease.id, None)
         self.counters.count("lease_ends_total", why)
         self.audit.write("lease ended", lease=lease.id, token=lease.name, why=why, peer=peer)

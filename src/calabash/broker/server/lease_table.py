@@ -9,9 +9,11 @@ holder may have at a time. Requests in progress count as held, so that concurren
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 
+from calabash.broker.server.lease_lifecycle import LEASE_LIFECYCLE, LeaseEvent, LeaseStage
 from calabash.broker.tokens import TokenClaims
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_mib
@@ -58,46 +60,73 @@ class HeldLease(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
         return f"HeldLease(id={self.id!r}, name={self.name!r}, allocation={self.allocation!r})"
 
 
-class LeaseClaim(msgspec.Struct, kw_only=True, frozen=True, eq=False):
-    """Amounts of a request in progress, which count as held by its token (memory is summed over the devices)."""
+@dataclass(slots=True, kw_only=True)
+class LeaseEntry:
+    """A lease from its request to the release of its allocation. Only ``LeaseTable`` changes it.
 
-    token: str
-    gpus: int
-    memory_mib: int
+    Attributes:
+        id: ID of the lease; for an allocation of an unknown lease, the ID of the allocation.
+        token: ID of the token that holds the lease, or has requested it.
+        gpus, memory_mib: requested or granted amounts (memory is summed over the devices).
+        allocation: ID of the allocation in the pool; "" while it is requested.
+        lease: the lease that was granted, if any.
+        deadline: time at which a held lease ends unless it is renewed, in monotonic seconds.
+    """
+
+    id: str
+    token: str = ""
+    gpus: int = 0
+    memory_mib: int = 0
+    allocation: str = ""
+    lease: HeldLease | None = None
+    deadline: float = 0.0
+    stage: LeaseStage = LEASE_LIFECYCLE.initial
 
 
 class LeaseTable:
-    """Leases of a server by ID, and requests in progress."""
+    """Leases of a server by ID. ``iter`` and ``len`` give the leases that are held."""
 
     def __init__(self, leases: Iterable[HeldLease] = (), *, now: float = 0.0) -> None:
-        self._leases = {lease.id: lease for lease in leases}
-        self._deadlines = {lease.id: now + lease.hold_s for lease in self._leases.values()}
-        self._claims: set[LeaseClaim] = set()
+        self._entries: dict[str, LeaseEntry] = {}
+        for lease in leases:
+            self._entries[lease.id] = LeaseEntry(id=lease.id, token=lease.token)
+            self.grant(lease, now)
 
     def __iter__(self) -> Iterator[HeldLease]:
-        return iter(list(self._leases.values()))
+        return iter([entry.lease for entry in self._of(LeaseStage.HELD) if entry.lease is not None])
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self._of(LeaseStage.HELD))
+
+    @property
+    def requested(self) -> list[str]:
+        """IDs of the leases whose allocations are being requested."""
+        return [entry.id for entry in self._of(LeaseStage.REQUESTED)]
+
+    @property
+    def releasing(self) -> dict[str, str]:
+        """Allocations of the leases whose release the pool has not confirmed, by the ID of the lease."""
+        return {entry.id: entry.allocation for entry in self._of(LeaseStage.RELEASING)}
 
     def get(self, lease: str) -> HeldLease | None:
-        """Return the lease with that ID, or None."""
-        return self._leases.get(lease)
+        """Return the held lease with that ID, or None."""
+        entry = self._entries.get(lease)
+        return entry.lease if entry is not None and entry.stage is LeaseStage.HELD else None
 
     def deadline(self, lease: str) -> float:
         """Return the time at which the lease ends unless it is renewed, in monotonic seconds."""
-        return self._deadlines[lease]
+        return self._entries[lease].deadline
 
     def held(self, token: str) -> tuple[int, int]:
         """Return the number of devices and the memory in MiB that the token holds, including requests in progress."""
-        mine: list[HeldLease | LeaseClaim] = [lease for lease in self._leases.values() if lease.token == token]
-        mine += [claim for claim in self._claims if claim.token == token]
-        return sum(m.gpus for m in mine), sum(m.memory_mib for m in mine)
+        mine = [entry for entry in self._of(LeaseStage.REQUESTED, LeaseStage.HELD) if entry.token == token]
+        return sum(entry.gpus for entry in mine), sum(entry.memory_mib for entry in mine)
 
-    def claim(self, claims: TokenClaims, *, gpus: int, memory_mib: int, cores: int) -> LeaseClaim:
-        """Check a request against the limits of its token, and count it as held until :meth:`settle` is called.
+    def request(self, lease: str, claims: TokenClaims, *, gpus: int, memory_mib: int, cores: int) -> None:
+        """Check a request against the limits of its token, and count it as held until ``grant``, ``refuse`` or ``abandon``.
 
         Args:
+            lease: ID of the new lease.
             claims: claims of the token.
             gpus: number of devices.
             memory_mib: memory, summed over the devices.
@@ -130,30 +159,60 @@ class LeaseTable:
                 reason=Reason.QUEUE_OVER_LIMIT,
                 hint="list the leases with `calabash remote sessions`; release one with `calabash remote release`",
             )
-        claim = LeaseClaim(token=claims.id, gpus=gpus, memory_mib=memory_mib)
-        self._claims.add(claim)
-        return claim
+        self._entries[lease] = LeaseEntry(id=lease, token=claims.id, gpus=gpus, memory_mib=memory_mib)
 
-    def settle(self, claim: LeaseClaim, lease: HeldLease | None, now: float) -> None:
-        """Remove a request in progress, and add the lease that was granted for it; None if it was not granted."""
-        self._claims.discard(claim)
-        if lease is not None:
-            self._leases[lease.id] = lease
-            self._deadlines[lease.id] = now + lease.hold_s
+    def grant(self, lease: HeldLease, now: float) -> None:
+        """Note that the pool has granted a requested lease."""
+        entry = self._entries[lease.id]
+        self._advance(entry, LeaseEvent.GRANTED)
+        entry.gpus, entry.memory_mib, entry.allocation = lease.gpus, lease.memory_mib, lease.allocation
+        entry.lease, entry.deadline = lease, now + lease.hold_s
+
+    def refuse(self, lease: str) -> None:
+        """Note that a requested lease was refused or withdrawn."""
+        self._advance(self._entries[lease], LeaseEvent.REFUSED)
+
+    def abandon(self, lease: str, allocation: str) -> None:
+        """Note that the pool has granted an allocation for a requested lease that no client gets."""
+        self._entries[lease].allocation = allocation
+        self._advance(self._entries[lease], LeaseEvent.ABANDONED)
+
+    def abandon_unknown(self, allocation: str) -> str:
+        """Note an allocation that belongs to no known lease; return the ID under which it is released."""
+        for entry in self._of(LeaseStage.RELEASING):
+            if entry.allocation == allocation:
+                return entry.id
+        self._entries[allocation] = LeaseEntry(id=allocation)
+        self.abandon(allocation, allocation)
+        return allocation
 
     def renew(self, lease: str, now: float) -> float:
-        """Move the deadline of the lease to ``hold_s`` seconds from now, never to an earlier time, and return it."""
-        self._deadlines[lease] = max(self._deadlines[lease], now + self._leases[lease].hold_s)
-        return self._deadlines[lease]
+        """Move the deadline of a held lease to ``hold_s`` seconds from now, never to an earlier time, and return it."""
+        entry = self._entries[lease]
+        if entry.lease is not None:
+            entry.deadline = max(entry.deadline, now + entry.lease.hold_s)
+        return entry.deadline
 
-    def end(self, lease: str) -> HeldLease | None:
-        """Remove the lease and return it; None if there is no such lease."""
-        self._deadlines.pop(lease, None)
-        return self._leases.pop(lease, None)
+    def end(self, lease: str, event: LeaseEvent = LeaseEvent.OVER) -> None:
+        """End a held lease."""
+        self._advance(self._entries[lease], event)
+
+    def released(self, lease: str) -> None:
+        """Note that the pool has released the allocation of an ended lease. Does nothing if that is known."""
+        if lease in self._entries:
+            self._advance(self._entries[lease], LeaseEvent.RELEASED)
 
     def overdue(self, now: float) -> list[HeldLease]:
         """Return the leases whose deadline has passed."""
-        return [lease for lease in self._leases.values() if self._deadlines[lease.id] <= now]
+        return [lease for lease in self if self._entries[lease.id].deadline <= now]
+
+    def _of(self, *stages: LeaseStage) -> list[LeaseEntry]:
+        return [entry for entry in self._entries.values() if entry.stage in stages]
+
+    def _advance(self, entry: LeaseEntry, event: LeaseEvent) -> None:
+        LEASE_LIFECYCLE.advance(entry, event, name=entry.id)
+        if entry.stage is LeaseStage.ENDED:
+            del self._entries[entry.id]
 
 
 def _never(claims: TokenClaims, what: str, *, hint: str) -> CalabashError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections import Counter
@@ -81,31 +80,15 @@ def diff(files: tuple[str, ...], *, prune: bool) -> None:
 
 
 def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
+    from calabash.api.networks import PLACE_CHARACTERS_MAX  # noqa: PLC0415
     from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
 
-    found = [one for file in files for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)]
-    try:
-        return client().send(
-            endpoints.APPLY_NETWORKS,
-            body={"documents": [one.plain() for one in found], "prune": prune, "dry_run": dry_run},
-        )
-    except CalabashError as error:
-        raise _placed(error, [one.place for one in found]) from None
-
-
-def _placed(error: CalabashError, places: list[str]) -> CalabashError:
-    """Return the error with ``document N`` in its message replaced by the file and document that N means.
-
-    Args:
-        places: file and document of each object that was sent, in order.
-    """
-
-    def place(found: re.Match[str]) -> str:
-        number = int(found[1])
-        return places[number - 1] if 1 <= number <= len(places) else found[0]
-
-    message = re.sub(r"\bdocument ([0-9]{1,5})\b", place, error.message)
-    return CalabashError(message, reason=error.reason, hint=error.hint)
+    documents = [
+        one.plain() | {"place": output.printable(one.place)[-PLACE_CHARACTERS_MAX:]}
+        for file in files
+        for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)
+    ]
+    return client().send(endpoints.APPLY_NETWORKS, body={"documents": documents, "prune": prune, "dry_run": dry_run})
 
 
 def read_file(file: str, most: int) -> str:

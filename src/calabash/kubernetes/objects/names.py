@@ -56,6 +56,8 @@ PLAN = f"{GROUP}/plan"  # JSON: the devices and slices of each container, see ``
 DIALECT = f"{GROUP}/dialect"  # the dialects in which the pod asked
 
 PLANNED = f"{GROUP}/Planned"  # condition of a pod that another scheduler bound: the reason why it has no plan
+# Condition of a pod that waits: the message of its condition ``PodScheduled`` with marked names, see ``message_codec``.
+EXPLANATION = f"{GROUP}/Explanation"
 PLAN_GATE = f"{GROUP}/plan"  # scheduling gate that holds a pod until it has a plan
 SCHEDULER = "calabash"  # schedulerName
 STARTUP_TAINT = f"{GROUP}/agent-not-ready"  # on a node until its agent is ready

@@ -7,6 +7,7 @@ namespaces are therefore counted and not named.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.model.messages import (
@@ -20,6 +21,7 @@ from calabash.model.messages import (
     Text,
     names,
     render,
+    restricted,
 )
 
 NAMED_MAX = 3
@@ -58,6 +60,18 @@ def for_namespace(
     return render(text, _NamespaceViewer(namespace, queues, pod_of))
 
 
+def restricted_to_namespace(
+    text: Text,
+    namespace: str,
+    *,
+    queues: Callable[[], Collection[str]],
+    pod_of: Callable[[str], PodName | None],
+) -> Text:
+    """Return a text as ``for_namespace``, in which the names of queues stay arguments."""
+    viewer = _NamespaceViewer(namespace, queues, pod_of)
+    return restricted(text, viewer, kept=viewer.is_own_queue)
+
+
 class _NamespaceViewer:
     """The readers of a namespace, see ``for_namespace``."""
 
@@ -86,11 +100,16 @@ class _NamespaceViewer:
             texts += [f"{len(own) - NAMED_MAX} more of {self._namespace}"] if len(own) > NAMED_MAX else []
             texts += [_counted(noun, len(values) - len(own))] if len(values) > len(own) else []
         rest = [name for name in found if type(name) not in _NOUNS]
-        texts += [name.value if self._is_own_queue(name) else ANOTHERS for name in rest]
+        texts += [name.value if self.is_own_queue(name) else ANOTHERS for name in rest]
         return ", ".join(texts)
 
-    def _is_own_queue(self, name: Name) -> bool:
-        return isinstance(name, QueueName) and name.value in self._queues()
+    def is_own_queue(self, name: Name) -> bool:
+        """Return True if the name is that of a queue that the users may see."""
+        return isinstance(name, QueueName) and name.value in self._own_queues
+
+    @cached_property
+    def _own_queues(self) -> Collection[str]:
+        return self._queues()
 
     def _as_pod(self, name: Name) -> Name:
         if not isinstance(name, RequestName) or self._pod_of is None:

@@ -236,8 +236,7 @@ class ClusterFace:
 
     def _shown(self, pod: ServedPod, moment: ClusterMoment, visibility: Visibility) -> replies.AllocationView:
         held = moment.parts.get(pod.facts.uid, [])
-        told = views.told_with(moment.tenants)
-        return views.allocation_view(pod, held, self.place(pod, moment.tenants), told)
+        return views.allocation_view(pod, held, moment.tenants, self._state.queue_of(pod.facts))
 
 
 def _record(queue: KubeQueue) -> QueueRecord:

@@ -84,14 +84,14 @@ class ClusterRecorder:
 
 
 def _pods(moment: ClusterMoment) -> dict[str, Told]:
-    displayed = views.told_with(moment.tenants)
     found = {}
     for pod in moment.pods:
         state = views.state_of(pod, moment.parts.get(pod.facts.uid, ()))
         reason, text = views.waiting_reason(pod, state)
         name = f"pod {pod.facts.namespace}/{pod.facts.name}"
         where = f" on node {pod.facts.node}" if pod.facts.node else ""
-        found[pod.facts.uid] = (state, reason, f"{name}{where}" + (f": {displayed(text)}" if text else ""))
+        why = f": {views.displayed(text, moment.tenants)}" if text else ""
+        found[pod.facts.uid] = (state, reason, f"{name}{where}{why}")
     return found
 
 

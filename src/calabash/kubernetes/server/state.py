@@ -22,6 +22,8 @@ from calabash.kubernetes.objects.tenants import queue_of_namespace
 from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.watch.facts_from_objects import may_concern_us, pod_facts
 from calabash.kubernetes.skipped_objects import SkippedObjects
+from calabash.model.message_codec import decode_text
+from calabash.model.messages import Text, in_full
 from calabash.model.request import DEFAULT_QUEUE
 
 TOLD_S = 5.0  # limit of a writer's wait until the mirror has its write
@@ -35,12 +37,14 @@ class ServedPod:
         facts: the properties of the pod that the planner reads.
         phase: ``status.phase`` of the pod.
         waits: the condition ``PodScheduled`` with the reason why the pod has no node; None if the pod has a node.
+        message: message of ``waits``; "" if there is none.
         begun_at: the time at which the kubelet accepted the pod, as RFC 3339; "" if it has not.
     """
 
     facts: PodFacts
     phase: str
     waits: Condition | None
+    message: Text
     begun_at: str
 
 
@@ -154,9 +158,15 @@ class ClusterState:
             if gone is not None:
                 self._pods.pop(gone.metadata.uid, None)
             return
-        waits = next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.status != "True"), None)
+        conditions = {condition.type: condition for condition in pod.status.conditions}
+        waits = conditions.get("PodScheduled")
+        waits = waits if waits is not None and waits.status != "True" else None
         self._pods[facts.uid] = ServedPod(
-            facts=facts, phase=pod.status.phase, waits=waits, begun_at=pod.status.start_time or ""
+            facts=facts,
+            phase=pod.status.phase,
+            waits=waits,
+            message=_message(waits, conditions.get(names.EXPLANATION)) if waits is not None else "",
+            begun_at=pod.status.start_time or "",
         )
 
     def _other(self, change: MirrorChange[Any]) -> None:
@@ -190,10 +200,16 @@ class _PodKeeping:
         conditions = tuple(
             msgspec.structs.replace(c, message=c.message[:TEXT_MAX])
             for c in status.conditions
-            if c.type == "PodScheduled"
+            if c.type in {"PodScheduled", names.EXPLANATION}
         )
         told = PodStatus(phase=status.phase, reason=status.reason, start_time=status.start_time, conditions=conditions)
         return self._share(bounded_pod(Pod(metadata=meta, spec=spec, status=told)))
+
+
+def _message(waits: Condition, explanation: Condition | None) -> Text:
+    """Return the message of the condition ``PodScheduled``, with typed names if ``explanation`` has the same message."""
+    typed = decode_text(explanation.message) if explanation is not None else ""
+    return typed if in_full(typed) == waits.message else waits.message
 
 
 def _keep_namespace(namespace: Namespace) -> Namespace:

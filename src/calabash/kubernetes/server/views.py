@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeDevice, GpuNodeDeviceSpec, GpuNodeSlice, KubeQueue
 from calabash.api import replies
-from calabash.kubernetes.objects.tenants import NamespacePlace, TenantMap
+from calabash.kubernetes.objects.tenants import TenantMap
 from calabash.kubernetes.planner.watch.facts_from_objects import seconds
 from calabash.kubernetes.server.state import ServedPod
 from calabash.model.allocation import AllocationState
 from calabash.model.device import Health
 from calabash.model.errors import Reason
+from calabash.model.messages import Name, QueueName, Text, render
 from calabash.model.request import GpuRequest
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 PENDING, RUNNING, GRANTED = "pending", AllocationState.RUNNING.value, AllocationState.GRANTED.value
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*[A-Za-z0-9]")
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 _REASONS = {reason.value for reason in Reason}
 
@@ -130,18 +130,16 @@ def _resident_mib(part: GpuNodeSlice, device: GpuNodeDevice) -> int:
 # -- pods ------------------------------------------------------------------------------------------------------
 
 
-def allocation_view(
-    pod: ServedPod, held: Sequence[HeldPart], place: NamespacePlace, told: Callable[[str], str]
-) -> replies.AllocationView:
+def allocation_view(pod: ServedPod, held: Sequence[HeldPart], tenants: TenantMap, queue: str) -> replies.AllocationView:
     """Return the view of a pod as an allocation: the ID is the pod's UID, the command is the pod's namespace and name.
 
     Args:
         pod: the pod.
         held: the slices that its node has granted to it; empty before that.
-        place: the tenant, project and queue of the pod.
-        told: replaces queue names in explanations by the names that users see (``told_with``).
+        tenants: the queues of tenants, and the names that users see for them.
+        queue: name of the object of the pod's queue in the API server.
     """
-    facts = pod.facts
+    facts, place = pod.facts, tenants.place(queue)
     request = facts.request.containers[0].request if facts.request is not None else GpuRequest()
     state = state_of(pod, held)
     reason, explanation = waiting_reason(pod, state)
@@ -158,7 +156,7 @@ def allocation_view(
         gang=request.gang,
         state=state,
         reason=reason,
-        explanation=told(explanation),
+        explanation=displayed(explanation, tenants),
         created_at=facts.created_at_s,
         started_at=(seconds(pod.begun_at) or None) if state == RUNNING else None,
         ended_at=None,
@@ -187,15 +185,15 @@ def state_of(pod: ServedPod, held: Sequence[HeldPart]) -> str:
     return RUNNING if held else GRANTED
 
 
-def waiting_reason(pod: ServedPod, state: str) -> tuple[str, str]:
-    """Return the reason why a pod waits or is being ended, as a code and a text; both are "" for other pods.
+def waiting_reason(pod: ServedPod, state: str) -> tuple[str, Text]:
+    """Return the reason why a pod waits or is being ended, as a code and a message; both are "" for other pods.
 
     Args:
         pod: the pod.
         state: state of the pod, from ``state_of``.
 
     Returns:
-        The code, which is "" if there is none for this reason, and the text.
+        The code, which is "" if there is none for this reason, and the message.
     """
     facts = pod.facts
     if facts.leaving:
@@ -206,18 +204,31 @@ def waiting_reason(pod: ServedPod, state: str) -> tuple[str, str]:
         return Reason.BAD_REQUEST.value, facts.fault
     if facts.plan is not None:
         return "", f"it is planned for node {facts.plan.node} and not bound yet"
-    if pod.waits is None or not pod.waits.message or pod.waits.reason == "SchedulingGated":
+    if pod.waits is None or not pod.message or pod.waits.reason == "SchedulingGated":
         return "", "it waits for its plan"
     code = _CAPITAL.sub("_", pod.waits.reason).lower()
-    return (code if code in _REASONS else ""), pod.waits.message
+    return (code if code in _REASONS else ""), pod.message
 
 
-def told_with(tenants: TenantMap) -> Callable[[str], str]:
-    """Return a function that replaces names of queue objects in a text of the planner by the names that users see.
+def displayed(text: Text, tenants: TenantMap) -> str:
+    """Return a message with the names of queues that users see.
 
     A tenant's queue is called ``tenant.project`` in the API server and ``tenant/project`` for users.
     """
-    return lambda text: _WORD.sub(lambda match: tenants.displayed_name(match[0]), text) if text else text
+    return render(text, _QueueDisplay(tenants))
+
+
+class _QueueDisplay:
+    """The readers of a message that names only objects which they may see."""
+
+    def __init__(self, tenants: TenantMap) -> None:
+        self._tenants = tenants
+
+    def named(self, names: Sequence[Name]) -> str:
+        """Return the names, joined by commas; queues have the names that users see."""
+        return ", ".join(
+            self._tenants.displayed_name(name.value) if isinstance(name, QueueName) else name.value for name in names
+        )
 
 
 def _slice(one: HeldPart) -> replies.SliceUseView:

@@ -22,7 +22,7 @@ from calabash.node.devices.detached import DetachedCards
 from calabash.node.devices.device import Card, HealthChange
 from calabash.node.devices.maintenance import RESETTING
 from calabash.node.devices.partitions import CardPartitions
-from calabash.node.health.conditions import HealthEvent, HealthFacts, Need, restored_facts
+from calabash.node.health.conditions import HealthEvent, Need, attached_facts, restored_facts
 from calabash.node.health.policy import HealthPolicy
 from calabash.node.health.rules import judge_event
 from calabash.node.health.store import CardEntry, HealthStore
@@ -150,9 +150,8 @@ class CardHealth:
         with self._lock:
             card = self._cards().get(uuid)
             if card is not None:
-                fresh = replace(card.condition, misses=0, gone=False, need=max(card.condition.need, Need.TEST))
                 card.entry = msgspec.structs.replace(
-                    card.entry, condition=fresh, cause="it was used by a virtual machine"
+                    card.entry, condition=attached_facts(card.condition), cause="it was used by a virtual machine"
                 )
                 card.test_at_ns = 0
 
@@ -178,14 +177,13 @@ def entry_at_start(device: Device, known: Mapping[str, CardEntry] | None, *, reb
         known: the stored entries by UUID; None if they are lost, in which case the card must pass a test.
         rebooted: the machine was restarted since they were stored, which has reset every card.
     """
-    found = CardEntry(condition=HealthFacts(need=Need.TEST), cause="its stored health is lost")
-    if known is not None:
-        found = known.get(device.uuid, CardEntry())
-        found = msgspec.structs.replace(found, condition=restored_facts(found.condition, rebooted=rebooted))
-    if device.health is Health.LOST:
-        gone = replace(found.condition, gone=True, need=max(found.condition.need, Need.TEST))
-        found = msgspec.structs.replace(found, condition=gone, cause=found.cause or "it was lost when the pool started")
-    return found
+    gone = device.health is Health.LOST
+    if known is None:
+        return CardEntry(condition=restored_facts(None, gone=gone), cause="its stored health is lost")
+    found = known.get(device.uuid, CardEntry())
+    condition = restored_facts(found.condition, rebooted=rebooted, gone=gone)
+    cause = found.cause or ("it was lost when the pool started" if gone else "")
+    return msgspec.structs.replace(found, condition=condition, cause=cause)
 
 
 def with_figures(device: Device, entry: CardEntry) -> tuple[Device, CardEntry]:

@@ -159,14 +159,26 @@ def set_standing(before: HealthFacts, standing: tuple[str, ...], *, now_s: float
     return _damped(before, replace(before, standing=standing, need=need), now_s, flapping, by_itself=True)
 
 
-def restored_facts(before: HealthFacts, *, rebooted: bool = False) -> HealthFacts:
+def restored_facts(before: HealthFacts | None, *, rebooted: bool = False, gone: bool = False) -> HealthFacts:
     """Return the facts with which a starting agent continues, from the stored ones.
 
     Missed readings, use and lasting conditions are dropped, because they are observed again.
 
     Args:
+        before: the stored facts; None if they are lost, in which case the card must pass a test.
         rebooted: the machine was restarted since they were stored, which has reset every card.
+        gone: the driver reports that the device is not present any more.
     """
+    after = HealthFacts(need=Need.TEST) if before is None else _kept(before, rebooted=rebooted)
+    return _CHANGES[HealthEvent.GONE](after) if gone else after
+
+
+def attached_facts(before: HealthFacts) -> HealthFacts:
+    """Return the facts of a card that is attached again after it was detached from its driver: it must pass a test."""
+    return replace(before, misses=0, gone=False, need=_tested(before))
+
+
+def _kept(before: HealthFacts, *, rebooted: bool) -> HealthFacts:
     need = _tested(before) if before.standing else before.need
     if rebooted and need is Need.RESET:
         need = Need.TEST

@@ -73,10 +73,10 @@ def apply_file(
 
 
 def read_wanted(documents: Sequence[shapes.NetworkDocument]) -> list[DesiredObject]:
-    """Decode the objects of a file's documents. Raises CalabashError with the number of the invalid document."""
+    """Decode the objects of a file's documents. Raises CalabashError with the place of the invalid document."""
     found = []
     for number, document in enumerate(documents, start=1):
-        place = f"document {number}"
+        place = document.place or f"document {number}"
         kind = with_place(place, parse_kind, document.kind)
         item = with_place(place, decode, kind, document.name, document.spec)
         found.append(DesiredObject(place=place, item=item))

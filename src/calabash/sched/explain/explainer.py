@@ -17,6 +17,7 @@ from calabash.sched.actions.plan import shapes_of
 from calabash.sched.amounts import Amount
 from calabash.sched.decisions import Explanation, Request
 from calabash.sched.explain.nodes import PASSING, explanation
+from calabash.sched.explain.verdicts import Verdicts
 from calabash.sched.queues.gang import Gang, start_group_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import OverLimit
@@ -26,10 +27,16 @@ NAMED_MAX = 3
 
 
 class Explainer:
-    """Explanations of one state of the scheduler. Create a new one when the state has changed."""
+    """Explanations of one state of the scheduler. Create a new one when the state has changed.
 
-    def __init__(self, state: SchedulerState) -> None:
+    Args:
+        verdicts: verdicts of the state's cluster; one object serves all explainers of the state.
+    """
+
+    def __init__(self, state: SchedulerState, verdicts: Verdicts) -> None:
+        verdicts.use_version(state.version)
         self._state = state
+        self._verdicts = verdicts
         # Caches by the first of the requests that start together, and their number.
         self._needs: dict[tuple[str, int], Amount] = {}
         self._fitting: dict[tuple[str, int], int] = {}
@@ -83,7 +90,7 @@ class Explainer:
         """Explain why a request does not fit: by the nodes, other reservations, or the guaranteed amount of its queue."""
         state = self._state
         own = next((r for r in state.reservations if r.gang == gang.key), None)
-        verdict, changes = state.verdicts.verdict(request.shape)
+        verdict, changes = self._verdicts.verdict(request.shape)
         dominant = verdict.dominant
         reason = dominant.reason if dominant else Reason.NO_CAPACITY
         summary: Text = verdict.summary
@@ -161,7 +168,7 @@ class Explainer:
         key = (requests[0].id, len(requests))
         if key in self._fitting:
             return self._fitting[key]
-        with self._state.verdicts.kept():
+        with self._verdicts.kept():
             count = self._fitting[key] = self._count_fitting(requests)
         return count
 

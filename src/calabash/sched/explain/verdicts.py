@@ -29,7 +29,7 @@ Verdict = tuple[NodeVerdict, tuple[Text, ...]]
 
 
 class Verdicts:
-    """Verdicts on one cluster. The caller calls ``clear`` when the cluster has changed."""
+    """Verdicts on one cluster. The caller calls ``use_version`` first if the cluster may have changed."""
 
     def __init__(self, placer: ClusterPlacer) -> None:
         self._placer = placer
@@ -37,12 +37,19 @@ class Verdicts:
         self._of_rank: dict[tuple[object, ...], Verdict] = {}
         self._ranks: _Ranks | None = None
         self._position = -1  # position of the change log when the ranks were computed
+        self._version = -1
 
     def __len__(self) -> int:
         """Return the number of cached shapes."""
         return len(self._known)
 
-    def clear(self) -> None:
+    def use_version(self, version: int) -> None:
+        """Drop the cached verdicts unless they are verdicts on this version of the cluster (``SchedulerState.version``)."""
+        if version != self._version:
+            self._version = version
+            self._clear()
+
+    def _clear(self) -> None:
         self._known.clear()
         self._of_rank.clear()
         self._ranks = None
@@ -60,7 +67,7 @@ class Verdicts:
         found = self._known.get(shape)
         if found is None:
             if len(self._known) >= SHAPES_KEPT_MAX:
-                self.clear()
+                self._clear()
             found = self._judged(shape) if len(self._known) < SINGLE_MAX else self._ranked(shape)
             self._known[shape] = found
         return found

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from calabash.binder.cluster.bundle import MIXED, Bundle, Layout, Part, layout
+from calabash.binder.cluster.bundle import MIXED, Bundle, Layout, Part, layout, resolve_bundle
 from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, StartBundle
 from calabash.binder.cluster.device_kinds import NodeDevice, PlacementConstraints
 from calabash.binder.cluster.nodes import ClusterNode
@@ -70,30 +70,30 @@ SHARE = GpuRequest(memory_mib=8192, core_percent=40)
 
 
 def test_concurrent_parts_stack_on_one_device_while_they_fit() -> None:
-    found = layout(together(SHARE, SHARE), device(0))
+    found = layout(resolve_bundle(together(SHARE, SHARE)).on(device(0)))
     assert found == Layout(
         columns=((0, 1),), mode=ModeName("vgpu"), core_milli=800, memory_mib=2 * (8192 + 32), slices=2, slices_max=64
     )
-    three = layout(together(SHARE, SHARE, SHARE), device(0))
+    three = layout(resolve_bundle(together(SHARE, SHARE, SHARE)).on(device(0)))
     assert isinstance(three, Layout)
     assert three.columns == ((0, 1), (2,))
 
 
 def test_sequential_parts_are_charged_as_the_largest() -> None:
     small = GpuRequest(memory_mib=1024, core_percent=90)
-    found = layout(one_by_one(SHARE, small), device(0))
+    found = layout(resolve_bundle(one_by_one(SHARE, small)).on(device(0)))
     assert found == Layout(
         columns=((0, 1),), mode=ModeName("vgpu"), core_milli=900, memory_mib=8192 + 32, slices=1, slices_max=64
     )
 
 
 def test_parts_of_several_modes_take_whole_devices() -> None:
-    found = layout(together(GpuRequest(), SHARE), device(0))
+    found = layout(resolve_bundle(together(GpuRequest(), SHARE)).on(device(0)))
     assert found == Layout(columns=((0,), (1,)), mode=MIXED, core_milli=1000, memory_mib=0)
 
 
 def test_a_part_that_fits_no_device_says_why() -> None:
-    found = layout(together(SHARE, GpuRequest(memory_mib=90_000)), device(0))
+    found = layout(resolve_bundle(together(SHARE, GpuRequest(memory_mib=90_000))).on(device(0)))
     assert isinstance(found, Misfit)
     assert found.reason is Reason.TOO_LARGE
 
@@ -328,10 +328,10 @@ def test_adopted_allocation_is_charged_by_its_own_device_model() -> None:
 def test_spilled_memory_counts_for_the_node_and_guaranteed_memory_for_the_device() -> None:
     gives = replace(device(0), spill_mib=40 * 1024)
     spilling = GpuRequest(memory_mib=50 * 1024, spill_mib=20 * 1024, core_percent=10)
-    found = layout(together(spilling, GpuRequest(memory_mib=1024, core_percent=10)), gives)
+    found = layout(resolve_bundle(together(spilling, GpuRequest(memory_mib=1024, core_percent=10))).on(gives))
     assert isinstance(found, Layout)
     assert (found.memory_mib, found.host_mib) == (31 * 1024 + 2 * 32, 20 * 1024)
-    assert getattr(layout(one_by_one(spilling, spilling), gives), "host_mib", None) == 20 * 1024
+    assert getattr(layout(resolve_bundle(one_by_one(spilling, spilling)).on(gives)), "host_mib", None) == 20 * 1024
     devices = [replace(gives, uuid=DeviceUuid(f"GPU-{i}"), index=i) for i in range(3)]
     scheduler = ClusterScheduler([node("a", *devices), node("b")], QUEUES)
     for i in range(3):

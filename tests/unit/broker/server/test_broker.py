@@ -15,9 +15,11 @@ from tests.unit.broker.standins import BrokerWorld, MemoryPool
 
 from calabash.broker.messages import LeaseGrant, LeaseOrder
 from calabash.broker.server.broker import ServerSettings
+from calabash.broker.server.lease_lifecycle import LeaseEvent
 from calabash.broker.server.lease_table import HeldLease, LeaseTable
 from calabash.broker.tokens import TokenClaims
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.state_machine import UnlistedTransitionError
 
 Scenario = Callable[[BrokerWorld], Coroutine[Any, Any, None]]
 
@@ -257,6 +259,24 @@ def test_lease_ending_on_a_full_disk_releases_its_devices(tmp_path: Path) -> Non
     play(tmp_path, scenario)
 
 
+def test_allocation_stays_to_be_released_until_the_pool_no_longer_has_it(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
+        claims = world.claims()
+        granted = await lease(world, claims)
+        world.pool.away = True
+        await world.leases.end(world.leases.require_lease(claims, granted.id), why="given back")
+        world.pool.away = False
+        (allocation,) = world.pool.allocations.values()
+        allocation["state"] = "ending"
+        await world.broker.sweep()
+        assert world.leases.table.releasing == {granted.id: allocation["id"]}
+        world.pool.allocations.clear()
+        await world.broker.sweep()
+        assert world.leases.table.releasing == {}
+
+    play(tmp_path, scenario)
+
+
 def test_server_releases_remaining_allocations_at_shutdown(tmp_path: Path) -> None:
     async def scenario(world: BrokerWorld) -> None:
         claims = world.claims()
@@ -278,6 +298,26 @@ def test_lease_ends_when_the_pool_ends_its_allocation(tmp_path: Path) -> None:
         assert world.leases.session_target(granted.id, "0" * 32, "x") is None
 
     assert "taken back by the pool" in play(tmp_path, scenario).audited()
+
+
+def test_lease_that_its_holder_releases_during_a_sweep_ends_once(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
+        claims = world.claims(gpus=4)
+        await lease(world, claims)
+        second = world.leases.require_lease(claims, (await lease(world, claims)).id)
+        world.pool.allocations.pop(second.allocation)
+        ask = world.pool.call
+
+        async def while_released(method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+            if path.endswith("/keep"):
+                await world.leases.end(second, why="given back")
+            return await ask(method, path, body, timeout_s=timeout_s)
+
+        world.pool.call = while_released  # type: ignore[method-assign]
+        await world.broker.sweep()
+
+    lines = play(tmp_path, scenario, cards=8).audited()
+    assert (lines.count("lease ended"), lines.count("given back")) == (1, 1)
 
 
 def test_lease_granted_during_a_sweep_is_not_taken_for_ended(
@@ -368,35 +408,66 @@ def test_metrics_count_leases_and_their_ends(tmp_path: Path) -> None:
 
 # -- the table ------------------------------------------------------------------------------------------------------
 
-steps = st.lists(
-    st.tuples(st.sampled_from(["ask", "grant", "fail", "end"]), st.integers(1, 4), st.integers(1, 50)), max_size=40
-)
+STEPS = ["request", "grant", "refuse", "abandon", "abandon_unknown", "end", "take_back", "release", "release_again"]
+steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 4), st.integers(1, 50)), max_size=40)
 
 
 @given(steps)
-def test_token_never_holds_more_than_its_limits(
+def test_table_counts_requests_and_leases_within_the_limits_and_keeps_what_is_not_released(
     scenario: list[tuple[str, int, int]],
 ) -> None:
     claims = TokenClaims(
         server="0" * 16, key="0" * 16, id="1" * 16, name="a", gpus=6, memory_mib=100, cores=100, issued=0, expires=9
     )
     table = LeaseTable()
-    asked: list[Any] = []
+    asked: dict[str, tuple[int, int]] = {}
+    releasing: dict[str, str] = {}
     for number, (step, gpus, memory_mib) in enumerate(scenario):
-        if step == "ask":
-            try:
-                asked.append(table.claim(claims, gpus=gpus, memory_mib=memory_mib, cores=1))
-            except CalabashError as error:
-                assert error.hint  # noqa: PT017 - it may be refused or not
-        elif step in {"grant", "fail"} and asked:
-            claim = asked.pop(0)
-            held = _held(str(number), claim.gpus, claim.memory_mib) if step == "grant" else None
-            table.settle(claim, held, 0.0)
-        elif step == "end" and len(table):
-            table.end(next(iter(table)).id)
+        name = str(number)
+        first, held = next(iter(asked), ""), next(iter(table), None)
+        match step:
+            case "request":
+                try:
+                    table.request(name, claims, gpus=gpus, memory_mib=memory_mib, cores=1)
+                    asked[name] = (gpus, memory_mib)
+                except CalabashError as error:
+                    assert error.hint  # noqa: PT017 - it may be refused or not
+            case "grant" if first:
+                table.grant(_held(first, *asked.pop(first)), 0.0)
+            case "refuse" if first:
+                del asked[first]
+                table.refuse(first)
+            case "abandon" if first:
+                del asked[first]
+                table.abandon(first, f"a{first}")
+                releasing[first] = f"a{first}"
+            case "abandon_unknown":
+                by_allocation = {allocation: lease for lease, allocation in releasing.items()}
+                unknown = next(iter(by_allocation), "u1") if memory_mib % 2 else f"u{gpus}"
+                found = table.abandon_unknown(unknown)
+                assert found == by_allocation.get(unknown, unknown)
+                releasing[found] = unknown
+            case "end" if held is not None:
+                table.end(held.id)
+                releasing[held.id] = held.allocation
+            case "take_back" if held is not None:
+                table.end(held.id, LeaseEvent.TAKEN_BACK)
+            case "release" if releasing:
+                table.released(releasing.popitem()[0])
+            case "release_again":
+                table.released("z")
         gpus_held, mib_held = table.held(claims.id)
-        assert gpus_held == sum(c.gpus for c in asked) + sum(held.gpus for held in table) <= 6
-        assert mib_held == sum(c.memory_mib for c in asked) + sum(held.memory_mib for held in table) <= 100
+        assert gpus_held == sum(gpus for gpus, _ in asked.values()) + sum(held.gpus for held in table) <= 6
+        assert mib_held == sum(mib for _, mib in asked.values()) + sum(held.memory_mib for held in table) <= 100
+        assert (table.requested, table.releasing) == ([*asked], releasing)
+
+
+def test_event_that_the_stage_of_a_lease_does_not_have_is_refused() -> None:
+    table = LeaseTable([_held("1", 1, 1)])
+    for event in (LeaseEvent.GRANTED, LeaseEvent.REFUSED, LeaseEvent.RELEASED):
+        with pytest.raises(UnlistedTransitionError, match="lease 1: no transition from stage held"):
+            table.end("1", event)
+    assert [held.id for held in table] == ["1"]
 
 
 def _held(name: str, gpus: int, memory_mib: int) -> HeldLease:

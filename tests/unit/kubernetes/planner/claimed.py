@@ -18,7 +18,7 @@ from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.model.request import ComputePolicy, GpuRequest
 from calabash.sharing.protocol import HeldSlice
-from calabash.sharing.registry import fits, mode_on
+from calabash.sharing.registry import fits, resolve
 
 TOKENS, CLAIMS = (
     PlacementConstraints(allocation_api=AllocationApi.TOKENS),
@@ -208,7 +208,7 @@ class ClaimCluster(Cluster):
                 for container in pod.plan.containers
                 for s in container.slices
             )
-            wanted = mode_on(one, request).name
+            wanted = resolve(request).on(one).name
             if tokens or any(other != wanted for other, _ in held) or len(slices) == request.count:
                 continue
             answer = fits(one, wanted if held else None, [h for _, h in held], request)

@@ -24,7 +24,7 @@ from calabash.kubernetes.planner.state.facts import (
 )
 from calabash.model.errors import CalabashError
 from calabash.model.message_codec import decode_text, encode_text
-from calabash.model.messages import Message, Names, ProcessDescription, QueueName, RequestName, names
+from calabash.model.messages import Message, Names, ProcessDescription, QueueName, RequestName, in_full, names
 from calabash.model.request import GpuRequest
 
 TEAMS = ("alice", "bob", "carol")
@@ -95,7 +95,7 @@ class Recorded(Cluster):
 
     def carry_out(self, action: Action, *, fail: bool = False) -> None:
         if isinstance(action, Report | EvictPod | SweepPod):
-            self.texts.append((action.pod.namespace, action.message))
+            self.texts.append((action.pod.namespace, in_full(action.message)))
         super().carry_out(action, fail=fail)
 
     @property

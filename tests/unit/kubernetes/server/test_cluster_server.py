@@ -20,10 +20,14 @@ from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE, TENANT
 from calabash.api.gateway import ConsoleSettings
 from calabash.api.routes import ROUTES
 from calabash.gateway.web.pages import PAGES
+from calabash.kubernetes.objects.pod_name import PodName
+from calabash.kubernetes.planner.apply.api_writes import ApiWrites
+from calabash.kubernetes.planner.state.facts import Report
 from calabash.kubernetes.server import run
 from calabash.kubernetes.server.run import ClusterProgram
 from calabash.kubernetes.server.settings import ClusterOrder, ClusterSettings
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import Message, QueueName
 from calabash.platform.http.server import Server
 from calabash.platform.notifications.settings import NotificationSettings
 
@@ -92,6 +96,26 @@ def test_a_tenant_sees_its_own_and_nothing_of_another(cluster: ServedCluster) ->
     assert why["explanation"] == condition
     status, refused = cluster.ask(bob, "GET", f"/v1/allocations/{waiting.metadata.uid}/why")
     assert (status, refused["reason"]) == (404, "not_found")
+
+
+def test_queues_in_the_planners_message_have_the_names_that_users_see(cluster: ServedCluster) -> None:
+    ann, _ = two_tenants(cluster)
+    pod = cluster.pod("more", "vision-ns").metadata
+    name = PodName(uid=pod.uid, namespace="vision-ns", name="more")
+    message = Message("queue {queue} uses 1 of 1, vision.default does not", queue=QueueName("vision.default"))
+
+    def explanation() -> str:
+        return str(cluster.ask(ann, "GET", f"/v1/allocations/{pod.uid}/why")[1].get("explanation", ""))
+
+    until(lambda: explanation() == "it waits for its plan", "the pod")
+    ApiWrites(cluster.kube).report(Report(pod=name, reason=Reason.NO_CAPACITY, message=message))
+    until(lambda: explanation() == "queue vision/default uses 1 of 1, vision.default does not", "the explanation")
+    written = cluster.kube.get(POD, "more", "vision-ns")
+    assert written is not None
+    messages = {c.type: c.message for c in written.status.conditions}
+    assert messages["PodScheduled"] == "queue vision.default uses 1 of 1, vision.default does not"
+    ApiWrites(cluster.kube).report(Report(pod=name, reason=Reason.NO_MEMORY, message="node vision.default is full"))
+    until(lambda: explanation() == "node vision.default is full", "a later message, which is not that of the condition")
 
 
 def test_pods_of_no_tenant_are_seen_by_the_platform_only(cluster: ServedCluster) -> None:

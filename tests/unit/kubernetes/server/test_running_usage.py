@@ -56,7 +56,7 @@ class Cluster:
             core_percent=50,
         )
         held = [HeldPart(number=0, device=CARD, part=part)] * self.instances
-        pods = [ServedPod(facts=facts, phase="Running", waits=None, begun_at="")]
+        pods = [ServedPod(facts=facts, phase="Running", waits=None, message="", begun_at="")]
         return ClusterMoment(devices=[], parts={"u": held}, pods=pods, tenants=TenantMap())
 
     def spans(self) -> list[tuple[float, float, float]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import calabash.node
 from calabash.model.device import Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.health.conditions import (
@@ -17,6 +20,7 @@ from calabash.node.health.conditions import (
     HealthFacts,
     HealthStep,
     Need,
+    attached_facts,
     decide,
     restored_facts,
     set_standing,
@@ -159,6 +163,36 @@ def test_facts_survive_a_restart_of_the_pool(events: list[HealthEvent | tuple[st
     assert (after.drained, after.latched, after.gone) == (before.drained, before.latched, before.gone)
     assert after.need >= before.need
     assert before.health is Health.HEALTHY or after.health is not Health.HEALTHY
+    gone = restored_facts(before, gone=True)
+    assert gone == replace(after, gone=True, need=max(after.need, Need.TEST))
+    assert gone.health is Health.LOST
+
+
+def test_card_without_stored_facts_must_pass_a_test() -> None:
+    assert restored_facts(None) == HealthFacts(need=Need.TEST)
+    assert restored_facts(None, gone=True) == HealthFacts(need=Need.TEST, gone=True)
+
+
+@given(EVENTS)
+def test_attached_card_must_pass_a_test_and_keeps_its_other_facts(events: list[HealthEvent | tuple[str, ...]]) -> None:
+    before = _walk(*events)
+    after = attached_facts(before)
+    assert after == replace(before, misses=0, gone=False, need=max(before.need, Need.TEST))
+    assert after.health is not Health.HEALTHY
+
+
+def test_facts_of_health_are_changed_by_the_state_machine_only() -> None:
+    found = [
+        (path.name, ast.unparse(call))
+        for path in sorted(Path(calabash.node.__file__).parent.rglob("*.py"))
+        if path.name != "conditions.py"
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and call.keywords
+        if ast.unparse(call.func) == "HealthFacts" or (call.args and ast.unparse(call.args[0]).endswith(".condition"))
+        if ast.unparse(call.func) in {"HealthFacts", "replace"}
+    ]
+    shown = "replace(entry.condition, hold_until_s=hold_s + ahead_s if hold_s else 0.0)"  # in calendar time
+    assert found == [("devices.py", shown)]
 
 
 @pytest.mark.parametrize(

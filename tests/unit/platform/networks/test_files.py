@@ -115,6 +115,18 @@ def test_file_with_one_invalid_object_changes_nothing_and_names_the_document(net
     assert networks.state().revision == 0
 
 
+def test_error_names_the_place_that_the_client_gave_for_the_document(networks: NetworkStore) -> None:
+    order = shapes.NetworkFile(
+        documents=[
+            shapes.NetworkDocument(kind="vpc", name="red", spec={"cidrs": ["10.0.0.0/16"]}, place="a.yaml: document 7"),
+            shapes.NetworkDocument(kind="vpc", name="red", spec={"cidrs": ["10.0.0.0/16"]}, place="b.yaml: document 1"),
+        ]
+    )
+    assert refused(Reason.BAD_REQUEST, apply_file, networks, ANN, order).message == (
+        "b.yaml: document 1: vpc red is already defined in a.yaml: document 7"
+    )
+
+
 def test_file_is_subject_to_the_limits_of_the_tenant(networks: NetworkStore, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = ((NetworkKind.PORT, 1),)
     monkeypatch.setitem(cast("dict[str, Tenant]", PEOPLE.tenants), "vision", Tenant(name="vision", networks=bounds))

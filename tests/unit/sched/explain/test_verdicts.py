@@ -88,7 +88,7 @@ def test_verdicts_follow_a_change_of_the_cluster_but_not_one_that_is_undone(monk
     assert verdicts.verdict(Shape(gpu_count=1, gpu_milli=302))[0].fitting == 1
     with verdicts.kept():
         pass
-    verdicts.clear()
+    verdicts.use_version(1)
     placer.place(Shape(gpu_count=1, gpu_milli=1000), place)
     with verdicts.kept():
         pass

@@ -186,7 +186,7 @@ def test_caches_of_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         scheduler.decide("w", 2.0)
         scheduler.finished("w")
     assert scheduler.placer.engine.memory_bytes <= 100 * kept_max
-    assert len(scheduler.state.verdicts) <= kept_max
+    assert len(scheduler.verdicts) <= kept_max
 
 
 @settings(max_examples=examples(100))

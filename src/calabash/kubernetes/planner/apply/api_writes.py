@@ -14,13 +14,15 @@ from hashlib import blake2b
 
 from calabash.adapters.kube import EvictedAs, KubeClient, is_final, status_of
 from calabash.adapters.kube.objects.core import EVENT, POD, Pod
-from calabash.kubernetes.objects.names import PLAN, PLAN_GATE, PLANNED
+from calabash.kubernetes.objects.names import EXPLANATION, PLAN, PLAN_GATE, PLANNED
 from calabash.kubernetes.objects.plan import PodPlan, write_plan
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.state.affinity import restricted_affinity
 from calabash.kubernetes.planner.state.component import COMPONENT
 from calabash.kubernetes.planner.state.facts import Report
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.message_codec import encode_text
+from calabash.model.messages import Message, in_full
 
 _TEXT_MAX = 1024
 _AGAIN_S = 0.2
@@ -197,12 +199,13 @@ class ApiWrites:
     def report(self, report: Report) -> None:
         """Write a condition that says why the pod waits, and an event with the same text.
 
-        A repeated report increases the count of the existing event. If the API server refuses the condition, the text
-        of the event says so.
+        If the text names queues, the condition ``EXPLANATION`` has it with the names marked, for the cluster's server. A
+        repeated report increases the count of the existing event. If the API server refuses the condition, the text of
+        the event says so.
         """
         pod, waits = report.pod, report.reason is not None
         reason = camel(report.reason) if report.reason is not None else "Planned"
-        message = report.message[:_TEXT_MAX]
+        message = in_full(report.message)[:_TEXT_MAX]
         now = stamp()
         if waits or report.own_condition:
             condition = {
@@ -212,7 +215,11 @@ class ApiWrites:
                 "message": message,
                 "lastTransitionTime": now,
             }
-            body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+            conditions = [condition]
+            if isinstance(report.message, Message) and not report.own_condition:
+                marked = encode_text(report.message)[:_TEXT_MAX]
+                conditions.append(condition | {"type": EXPLANATION, "message": marked})
+            body = {"metadata": {"uid": pod.uid}, "status": {"conditions": conditions}}
             try:
                 self._checked_client().patch(
                     POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status"

@@ -29,6 +29,7 @@ from calabash.kubernetes.planner.state.gang_permits import GangName
 from calabash.kubernetes.planner.state.pod_entry import PodEntry
 from calabash.kubernetes.planner.state.pod_lifecycle import UNBOUND, PodEvent, Stage
 from calabash.kubernetes.planner.state.store import PodStore
+from calabash.model.messages import in_full
 
 UNKNOWN = "the planner does not know this pod yet"
 
@@ -223,7 +224,7 @@ class ExtenderAnswers:
         if entry.plan is None or entry.stage is Stage.PLACED or entry.stage is Stage.EVICTED:
             if offered:
                 self._store.deferrals.kube_scheduler_asked(uid)
-            return FilterAnswer(node=None, text=entry.message or "the pod waits for devices")
+            return FilterAnswer(node=None, text=in_full(entry.message) or "the pod waits for devices")
         planned = entry.plan.node
         if planned in offered:
             unready = planned in self._store.unready and entry.stage in UNBOUND
@@ -256,7 +257,7 @@ class ExtenderAnswers:
                 node=None, text=f"{before} cannot take the pod, and none of {count} other nodes has the devices"
             )
         if not self._decisions.apply_replan(entry, start):
-            return FilterAnswer(node=None, text=entry.message)
+            return FilterAnswer(node=None, text=in_full(entry.message))
         return FilterAnswer(node=start.node)
 
 

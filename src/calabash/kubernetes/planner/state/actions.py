@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 from calabash.binder.cluster.cluster import ClusterScheduler
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.objects.visibility import for_namespace
+from calabash.kubernetes.objects.visibility import restricted_to_namespace
 from calabash.kubernetes.planner.state.facts import Action, Report
 from calabash.kubernetes.planner.state.pod_entry import PodEntry
 from calabash.model.errors import Reason
-from calabash.model.messages import Text
+from calabash.model.messages import Text, in_full
 
 REPORT_AFTER_S = 1.0  # shorter waits are not reported
 REPORT_AGAIN_S = 10.0  # between reports with the same reason
@@ -47,9 +47,9 @@ class PodActions:
     def set_reason(self, entry: PodEntry, reason: Reason | None, message: Text) -> None:
         """Set why the pod waits (None: it does not wait), to be reported by ``add_due_reports``.
 
-        The message is rendered for users of the pod's namespace.
+        The message is restricted to what users of the pod's namespace may read.
         """
-        text = self.text_for(entry.pod, message)
+        text = self._restricted(entry.pod, message)
         if (entry.reason, entry.message) != (reason, text):
             entry.reason, entry.message = reason, text
             if reason is not None or entry.reported is not None:
@@ -77,12 +77,14 @@ class PodActions:
 
     def text_for(self, pod: PodName, message: Text) -> str:
         """Return the text of a message without names that users of the pod's namespace may not read."""
+        return in_full(self._restricted(pod, message))
 
+    def _restricted(self, pod: PodName, message: Text) -> Text:
         def pod_of(uid: str) -> PodName | None:
             found = self._entries.get(uid)
             return found.pod if found is not None else None
 
-        return for_namespace(message, pod.namespace, queues=lambda: self._queues_of(pod.uid), pod_of=pod_of)
+        return restricted_to_namespace(message, pod.namespace, queues=lambda: self._queues_of(pod.uid), pod_of=pod_of)
 
     def _queues_of(self, uid: str) -> set[str]:
         """Return the pod's queue and the queues above it."""

@@ -14,6 +14,7 @@ from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.pod_request import PodRequest
 from calabash.model.errors import Reason
+from calabash.model.messages import Text
 from calabash.model.request import GpuRequest
 
 ANYWHERE = PlacementConstraints()
@@ -290,7 +291,7 @@ class Report:
 
     pod: PodName
     reason: Reason | None
-    message: str
+    message: Text
     own_condition: bool = False
 
 

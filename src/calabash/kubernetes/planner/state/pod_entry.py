@@ -11,6 +11,7 @@ from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.state.gang_permits import GangName
 from calabash.kubernetes.planner.state.pod_lifecycle import POD_LIFECYCLE, Stage
 from calabash.model.errors import Reason
+from calabash.model.messages import Text
 from calabash.model.request import AllocationId
 
 
@@ -24,7 +25,7 @@ class PodEntry:
         releases: IDs of all plans with which the removal of the pod's gate was requested.
         after: UIDs of evicted pods that still use the planned devices; the pod is released when they have ended.
         reason: why the pod waits; None if it does not wait.
-        message: explanation of ``reason`` for the user.
+        message: explanation of ``reason``, restricted to what users of the pod's namespace may read.
         reported: the reason in the last report to the API server; None if none was reported.
         protected_until_s: time until which the pod is not evicted, after a budget refused its eviction.
         stale_refused: kube-scheduler offered only an older nominated node, and this was refused once for this plan.
@@ -41,7 +42,7 @@ class PodEntry:
     after: frozenset[str] = frozenset()
     gang: GangName | None = None
     reason: Reason | None = None
-    message: str = ""
+    message: Text = ""
     reported: Reason | None = None
     protected_until_s: float = 0.0
     stale_refused: bool = False

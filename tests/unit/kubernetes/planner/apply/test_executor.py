@@ -17,6 +17,7 @@ from calabash.kubernetes.planner.apply.api_writes import ApiWrites, LeadsNoLonge
 from calabash.kubernetes.planner.apply.executor import Executor
 from calabash.kubernetes.planner.state.facts import Action, ReleasePod, Report
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.messages import in_full
 from calabash_testing.api_server.client import MemoryKube
 
 POD_NAME = PodName(uid="u", namespace="team", name="p")
@@ -77,7 +78,7 @@ class Failing(ApiWrites):
 
     def report(self, report: Report) -> None:
         self._answer()
-        self.reports.append(report.message)
+        self.reports.append(in_full(report.message))
 
 
 @pytest.fixture

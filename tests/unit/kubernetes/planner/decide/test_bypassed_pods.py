@@ -16,6 +16,7 @@ from calabash.adapters.kube.objects.meta import ObjectMeta, OwnerReference
 from calabash.kubernetes.planner.state.facts import NamespaceFacts, QueueFacts
 from calabash.kubernetes.planner.watch.facts_from_objects import namespace_facts, pod_facts
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.model.request import GpuRequest, ModeName
 
 WHOLE = GpuRequest()
@@ -79,7 +80,7 @@ def test_pods_of_daemon_sets_keep_to_the_limit_of_their_queue(by: str) -> None:
     assert cluster.held("team") == 0
     for uid in pods:
         entry = cluster.core.store.entries[uid]
-        reason, text = entry.reason, entry.message
+        reason, text = entry.reason, in_full(entry.message)
         assert reason is Reason.QUEUE_OVER_LIMIT
         assert "queue none has 0 of at most 0 devices in use" in text
     assert not cluster.evictions
@@ -157,7 +158,7 @@ def test_bypassed_pod_has_the_isolation_of_its_namespace() -> None:
     unfit = cluster.daemon("a", replace(HALF, mode=ModeName("vgpu")))
     cluster.settle()
     assert cluster.pods[unfit].plan is None
-    assert "namespace team demands isolation brokered" in cluster.core.store.entries[unfit].message
+    assert "namespace team demands isolation brokered" in in_full(cluster.core.store.entries[unfit].message)
 
 
 def test_running_pod_keeps_its_isolation_level_when_its_namespace_demands_more() -> None:

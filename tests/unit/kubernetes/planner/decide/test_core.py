@@ -27,6 +27,7 @@ from calabash.kubernetes.planner.state.facts import (
 from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.pod_request import ContainerKind, GangSource
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.model.request import AllocationId, GpuRequest, Selector
 
 SHARE = GpuRequest(memory_mib=8192, core_percent=40)
@@ -486,7 +487,7 @@ def test_queue_object_below_the_last_level_is_set_aside_and_the_others_are_used(
     assert list(cluster.core.queues.too_deep) == [f"c{i}" for i in range(33, 101)]
     assert (list(cluster.bound()), cluster.core.queues.fault) == ([last], "")
     told = cluster.core.store.entries[deep]
-    assert "queue c33 is at level 33 of the queue tree, the limit is 32 levels" in told.message
+    assert "queue c33 is at level 33 of the queue tree, the limit is 32 levels" in in_full(told.message)
     cluster.core.set_queues([PROD, *levels_of(31), QueueFacts(name="c33", parent="c31")])
     cluster.settle()
     assert deep in cluster.bound()
@@ -503,7 +504,7 @@ def test_waiting_pod_of_a_queue_below_the_last_level_is_set_aside_and_a_running_
     cluster.core.set_queues([top, QueueFacts(name="c1", parent="top"), *levels_of(32)[1:]])
     cluster.settle()
     assert cluster.core.queues.fault == ""
-    assert "level 33" in cluster.core.store.entries[waits].message
+    assert "level 33" in in_full(cluster.core.store.entries[waits].message)
     assert list(cluster.bound()) == [runs]
 
 
@@ -974,7 +975,7 @@ def test_tenant_queue_is_only_for_namespaces_of_the_tenant() -> None:
     uid = cluster.create(asked(SHARE, queue="vision.train"))
     cluster.settle()
     entry = cluster.core.store.entries[uid]
-    reason, message = entry.reason, entry.message
+    reason, message = entry.reason, in_full(entry.message)
     assert reason is Reason.NOT_PERMITTED
     assert "queue vision.train belongs to a tenant, and namespace team is in a queue of no or another tenant" in message
     cluster.core.namespace_changed(NamespaceFacts(name="team", queue="vision.default", allowed=frozenset(("*",))))

@@ -11,6 +11,7 @@ from tests.unit.kubernetes.planner.claimed import ClaimCluster, named
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 from calabash.kubernetes.planner.state.facts import EvictPod
 from calabash.kubernetes.planner.state.pod_lifecycle import Stage
+from calabash.model.messages import in_full
 from calabash.model.request import ComputePolicy
 
 PLANNED = (Stage.PLACED, Stage.RELEASING, Stage.RELEASED)
@@ -116,7 +117,7 @@ def test_pod_whose_claim_has_become_invalid_is_set_aside(node: OneNode, stage: S
     node.take_planned_device()
     entry = node.core.store.entries["x"]
     assert entry.stage is Stage.ASIDE
-    assert "the device class does not exist" in entry.message
+    assert "the device class does not exist" in in_full(entry.message)
 
 
 @pytest.mark.parametrize("stage", PLANNED)

@@ -22,6 +22,7 @@ from calabash.kubernetes.planner.state.budgets import BudgetFacts
 from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceFacts, NodeFacts, QueueFacts
 from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.model.request import GpuRequest
 
 
@@ -54,7 +55,7 @@ def test_replacement_gets_the_reservation_and_the_large_pod_gets_the_freed_devic
     assert f"make room for team/{large}" in eviction.message
     entry = cluster.core.store.entries[large]
     assert (entry.stage, entry.reason) == (Stage.PLACED, Reason.WAITS_FOR_MOVE)
-    assert f"waits for team/{moved}, moved to make room for it, to end there" in entry.message
+    assert f"waits for team/{moved}, moved to make room for it, to end there" in in_full(entry.message)
     balance(cluster)
     carry_out(cluster)
     assert cluster.pods[moved].leaving
@@ -134,7 +135,7 @@ def test_move_refused_by_a_budget_is_undone_and_its_reservation_is_freed() -> No
     carry_out(cluster)
     entry, victim = cluster.core.store.entries[large], cluster.core.store.entries[moved]
     assert (entry.stage, victim.stage) == (Stage.WAITING, Stage.BOUND)
-    assert f"team/{moved} may not be evicted now: budget" in entry.message
+    assert f"team/{moved} may not be evicted now: budget" in in_full(entry.message)
     assert len(cluster.core.relocations) == 0
     balance(cluster)
     cluster.decide()

@@ -15,9 +15,10 @@ from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.kubernetes.planner.decide.core import HOLD_S
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
-from calabash.kubernetes.planner.state.facts import GpuNodeFacts, NodeFacts, Report
+from calabash.kubernetes.planner.state.facts import GpuNodeFacts, NamespaceFacts, NodeFacts, QueueFacts, Report
 from calabash.kubernetes.planner.watch.facts_from_objects import node_facts
 from calabash.model.errors import Reason
+from calabash.model.messages import QueueName, in_full, mentions
 from calabash.model.request import GpuRequest, ModeName, Selector
 
 WHOLE = GpuRequest()
@@ -44,7 +45,19 @@ def test_waiting_reason_is_reported_once_with_numbers_after_a_second() -> None:
     pass_s(cluster, 60)
     (report,) = reports(cluster, uid)
     assert report.reason is Reason.NO_CAPACITY
-    assert "0/1 nodes are available" in report.message
+    assert "0/1 nodes are available" in in_full(report.message)
+
+
+def test_report_of_a_pod_over_the_limit_of_its_queue_has_the_queue_as_argument() -> None:
+    cluster = Cluster({"a": 2}, [QueueFacts(name="small", limit=1.0)])
+    cluster.core.namespace_changed(NamespaceFacts(name="team", queue="small"))
+    cluster.create(WHOLE)
+    cluster.settle()
+    uid = cluster.create(WHOLE)
+    pass_s(cluster, 3)
+    (report,) = reports(cluster, uid)
+    assert report.reason is Reason.QUEUE_OVER_LIMIT
+    assert mentions(report.message, QueueName("small"))
 
 
 def test_pod_planned_within_a_second_has_no_report() -> None:
@@ -69,7 +82,7 @@ def test_end_of_a_reported_wait_is_reported() -> None:
     cluster.end(first)
     cluster.settle()
     waits, planned = reports(cluster, uid)
-    assert (waits.reason, planned.reason, planned.message) == (Reason.NO_CAPACITY, None, "planned on a")
+    assert (waits.reason, planned.reason, in_full(planned.message)) == (Reason.NO_CAPACITY, None, "planned on a")
 
 
 def test_changing_numbers_are_reported_every_ten_seconds() -> None:
@@ -82,7 +95,7 @@ def test_changing_numbers_are_reported_every_ten_seconds() -> None:
             cluster.core.store.entries[uid], Reason.NO_CAPACITY, f"{second} are before it"
         )
         pass_s(cluster, 1)
-    said = [r.message for r in reports(cluster, uid)]
+    said = [in_full(r.message) for r in reports(cluster, uid)]
     assert said == [f"{second} are before it" for second in (1, 12, 23)]
     cluster.core.store.actions.set_reason(cluster.core.store.entries[uid], Reason.QUEUE_OVER_LIMIT, "another reason")
     pass_s(cluster, 2)
@@ -111,7 +124,7 @@ def test_hint_names_other_models_if_the_chosen_one_is_busy_in_another_mode() -> 
     pass_s(cluster, 3)
     (report,) = reports(cluster, uid)
     assert report.reason is Reason.MODE_CONFLICT
-    assert report.message.endswith("hint: would fit on another device model (A10)")
+    assert in_full(report.message).endswith("hint: would fit on another device model (A10)")
 
 
 def test_hint_names_no_unsuitable_models_if_none_was_chosen() -> None:
@@ -122,7 +135,7 @@ def test_hint_names_no_unsuitable_models_if_none_was_chosen() -> None:
     pass_s(cluster, 3)
     (report,) = reports(cluster, uid)
     assert report.reason is Reason.MODE_CONFLICT
-    assert "another device model" not in report.message
+    assert "another device model" not in in_full(report.message)
 
 
 def test_explanation_names_the_pod_for_which_devices_are_reserved() -> None:
@@ -134,7 +147,7 @@ def test_explanation_names_the_pod_for_which_devices_are_reserved() -> None:
     late = cluster.create(GpuRequest(mode=ModeName("timeslice")))
     pass_s(cluster, 3)
     assert reports(cluster, waiting)[0].reason is Reason.MODE_CONFLICT
-    assert f"for team/{waiting}," in reports(cluster, late)[0].message
+    assert f"for team/{waiting}," in in_full(reports(cluster, late)[0].message)
     cluster.end(first)
     cluster.settle()
     assert waiting in cluster.bound(), "who waits for another mode has the card when the last one leaves"
@@ -158,7 +171,7 @@ def test_a_node_whose_kubelet_offers_no_devices_takes_nothing_new_and_keeps_what
     pass_s(cluster, 3)
     assert cluster.bound() == {before: "a"}
     (report,) = reports(cluster, uid)
-    assert "The kubelets of 1 nodes, a among them, offer no calabash.dev/gpus now" in report.message
+    assert "The kubelets of 1 nodes, a among them, offer no calabash.dev/gpus now" in in_full(report.message)
     assert cluster.core.store.scheduler.holds(cluster.core.store.entries[before].id)
     offers(cluster, "a", True)
     cluster.settle()

@@ -30,6 +30,7 @@ from calabash.kubernetes.planner.state.facts import (
 from calabash.kubernetes.planner.state.node_backoff import BACKOFF_S, PATIENCE_S, NodeBackoff
 from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.model.request import GpuRequest
 
 SHARE = GpuRequest(memory_mib=8192, core_percent=40)
@@ -129,8 +130,8 @@ def test_bypassed_pod_without_devices_waits_with_numbers_and_is_planned_when_the
     entry = cluster.core.store.entries[uid]
     assert cluster.pods[uid].plan is None
     assert entry.reason is Reason.NO_CAPACITY
-    assert "pod is bound to node a without a plan: a has 0 of 1 devices idle" in entry.message
-    assert "needs 1 whole device; hint:" in entry.message
+    assert "pod is bound to node a without a plan: a has 0 of 1 devices idle" in in_full(entry.message)
+    assert "needs 1 whole device; hint:" in in_full(entry.message)
     cluster.now_s += 2
     cluster.settle()
     assert [(r.own_condition, r.reason) for r in cluster.reports if r.pod.uid == uid] == [(True, Reason.NO_CAPACITY)]
@@ -150,7 +151,7 @@ def test_bypassed_pod_is_within_the_limit_of_its_queue() -> None:
     cluster.settle()
     assert cluster.pods[first].plan is not None
     assert cluster.pods[second].plan is None
-    assert "queue small has 1 of at most 1 devices in use" in cluster.core.store.entries[second].message
+    assert "queue small has 1 of at most 1 devices in use" in in_full(cluster.core.store.entries[second].message)
 
 
 def test_pod_bound_to_a_cordoned_or_tainted_node_is_planned_there() -> None:
@@ -444,7 +445,7 @@ def test_displaced_pod_is_evicted_after_a_while_if_its_controller_recreates_it()
     cluster = Cluster({"a": 1})
     uid = displaced(cluster, is_recreated=True)
     entry = cluster.core.store.entries[uid]
-    assert "planned devices on node a are used by a pod that the planner did not place" in entry.message
+    assert "planned devices on node a are used by a pod that the planner did not place" in in_full(entry.message)
     assert cluster.evictions == []
     cluster.now_s += DISPLACED_TIMEOUT_S
     cluster.settle()

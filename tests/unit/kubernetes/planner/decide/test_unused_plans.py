@@ -13,6 +13,7 @@ from calabash.kubernetes.planner.decide.unused_plans import DELAY_MAX_S, REFUSED
 from calabash.kubernetes.planner.state.deferrals import Deferrals, EarlyEnd
 from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.model.request import GpuRequest
 
 WHOLE = GpuRequest()
@@ -68,8 +69,8 @@ def test_condition_explains_a_withdrawn_plan_and_reports_the_next_one() -> None:
     cluster.pass_s(REFUSED_S + 5)
     report = next(r for r in cluster.reports if r.pod.uid == uid and r.reason is Reason.PLAN_UNUSED)
     assert report.own_condition, "the condition PodScheduled is kube-scheduler's, and says what it misses"
-    assert "kube-scheduler has refused the pod for 10 s" in report.message
-    assert "its planned devices on a were released" in report.message
+    assert "kube-scheduler has refused the pod for 10 s" in in_full(report.message)
+    assert "its planned devices on a were released" in in_full(report.message)
     cluster.stuck.clear()
     cluster.pass_s(20)
     assert uid in cluster.bound()

@@ -17,6 +17,7 @@ from calabash.kubernetes.planner.state.pod_lifecycle import Stage
 from calabash.kubernetes.planner.state.queues import KubeQueues
 from calabash.kubernetes.planner.watch.facts_from_objects import budget_facts
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.model.request import GpuRequest
 from calabash.sched import (
     Evict,
@@ -88,7 +89,9 @@ def test_pod_waits_with_the_names_of_budgets_until_one_allows_an_eviction() -> N
     assert cluster.evictions == []
     entry = cluster.core.store.entries[uid]
     assert entry.stage is Stage.WAITING
-    assert "2 pods that could be evicted are protected now: 1 disruption budget of another namespace" in entry.message
+    assert "2 pods that could be evicted are protected now: 1 disruption budget of another namespace" in in_full(
+        entry.message
+    )
     cluster.core.budget_changed(budget("db", 1))
     cluster.settle()
     assert len(cluster.evictions) == 1
@@ -112,7 +115,7 @@ def test_pod_with_two_budgets_is_not_evicted() -> None:
     uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
-    assert "1 disruption budget of another namespace" in cluster.core.store.entries[uid].message
+    assert "1 disruption budget of another namespace" in in_full(cluster.core.store.entries[uid].message)
 
 
 def test_next_planner_respects_existing_budgets() -> None:

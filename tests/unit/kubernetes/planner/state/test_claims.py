@@ -13,6 +13,7 @@ from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.state.claims import is_allocated
 from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceFacts, QueueFacts, ReleasePod, UngatePod
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.model.request import AllocationId, GpuRequest
 
 BOTH = {"a": "claims", "b": "claims"}
@@ -20,7 +21,7 @@ BOTH = {"a": "claims", "b": "claims"}
 
 def reason_of(cluster: ClaimCluster, uid: str) -> tuple[Reason | None, str]:
     entry = cluster.core.store.entries[uid]
-    return entry.reason, entry.message
+    return entry.reason, in_full(entry.message)
 
 
 def plan_devices(cluster: ClaimCluster, uid: str) -> set[str]:

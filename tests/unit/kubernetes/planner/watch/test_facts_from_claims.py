@@ -19,6 +19,7 @@ from calabash.kubernetes.planner.watch.facts_from_claims import pod_claims
 from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts, pod_facts
 from calabash.kubernetes.pod_request import write_request
 from calabash.model.errors import Reason
+from calabash.model.messages import in_full
 from calabash.node.membership.container import claim_allocation
 
 WHOLE = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mode == "exclusive"'
@@ -47,7 +48,7 @@ def test_a_claim_is_counted_from_its_class_to_its_allocation(world: World) -> No
     def told() -> tuple[Reason | None, str]:
         core = service.mirrors.core
         entries = core.store.entries if core is not None else {}
-        return next(((entry.reason, entry.message) for entry in entries.values()), (None, ""))
+        return next(((entry.reason, in_full(entry.message)) for entry in entries.values()), (None, ""))
 
     until(lambda: told() == (Reason.NOT_FOUND, "claim c does not exist yet"), "no claim")
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "whole", "count": 1}}]
