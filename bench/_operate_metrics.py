@@ -74,7 +74,7 @@ class _Pool(ApiClient):
             "/v1/allocations": msgspec.json.encode(replies.AllocationList(items=allocations)),
         }
 
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+    def call(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         return {"items": []} if path.startswith("/v1/events") else msgspec.json.decode(self._answers[path])
 
 

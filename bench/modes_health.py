@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
+
 from bench._report import ROOT, Report, run
 from calabash.adapters.gpu import sim
 from calabash.adapters.gpu.sim import NodeFile, show_node
-from calabash.adapters.pool.client import PoolClient
 
 CARDS = 8
 VERDICT_MS = 2000.0
@@ -61,7 +62,7 @@ class Loaded:
     """A pool whose cards are all busy; ``programs`` by the number of their card."""
 
     home: Path
-    client: PoolClient
+    client: PathClient
     programs: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def devices(self) -> list[dict[str, Any]]:
@@ -135,7 +136,7 @@ def _loaded() -> Iterator[Loaded]:
     words = [sys.executable, "-m", "calabash.pool.daemon", "--home", str(home), "--sim", NODE]
     with (home / "pool.log").open("wb") as log:
         pool = subprocess.Popen(words, env=_environment(home), stdout=log, stderr=log)
-    loaded = Loaded(home, PoolClient(home))
+    loaded = Loaded(home, PathClient(home))
     try:
         waited(lambda: (home / "pool.sock").exists() and bool(loaded.devices()))
         yield loaded

@@ -95,9 +95,9 @@ class Pool:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        from calabash.adapters.pool.client import PoolClient  # noqa: PLC0415 - only here
+        from tests.api_client import PathClient  # noqa: PLC0415 - only here
 
-        items = PoolClient(self.home).get("/v1/events?limit=1000")["items"]
+        items = PathClient(self.home).get("/v1/events?limit=1000")["items"]
         return [item for item in items if item["kind"] == kind]
 
     def has_events(self, kind: str, count: int) -> bool:

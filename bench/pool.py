@@ -23,10 +23,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
+
 from bench._report import Report, run
 from calabash.adapters.gpu import sim
 from calabash.adapters.gpu.library import simulated_library_dir
-from calabash.adapters.pool.client import PoolClient
 
 NODE = "lab"
 FREE_MS = 1_000.0
@@ -51,7 +52,7 @@ class Pool:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.client = PoolClient(home)
+        self.client = PathClient(home)
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
         self.environment["CALABASH_HOME"] = str(home)
 

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.api_client import PathClient
+
 from bench._report import Report, run
 from calabash.adapters.gpu.sim import create_node
 from calabash.adapters.host.children import start_module
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
 
 ALLOCATIONS = 100
@@ -35,7 +36,7 @@ class KilledPool:
     def __init__(self, home: Path) -> None:
         self.home = home
         create_node(home, "lab", "8xA100-40GB", 1)
-        self.client = PoolClient(home)
+        self.client = PathClient(home)
         self.daemon = self._started()
         self._holders: list[int] = []
 
@@ -105,7 +106,7 @@ class KilledPool:
         self.daemon.wait(timeout=WAIT_S)
 
 
-def _hold(client: PoolClient) -> None:
+def _hold(client: PathClient) -> None:
     """Take a slice and keep it until this process is killed."""
     wanted = {"command": ["hold"], "memory_mib": 1024, "cores": 5, "wait_s": WAIT_S, "enter": True}
     granted = client.post("/v1/allocations", wanted, timeout_s=2 * WAIT_S)

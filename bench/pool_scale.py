@@ -26,12 +26,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
 from tests.daemons.processor import processor_s
 from tests.daemons.world import World, until
 
 from bench._reference import process_start_s
 from bench._report import Report, run
-from calabash.adapters.pool.client import PoolClient
 
 CALABASH = str(Path(sys.executable).with_name("calabash"))
 CARDS = 16
@@ -118,7 +118,7 @@ def _program(home: Path) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            PoolClient(home).post(
+            PathClient(home).post(
                 "/v1/allocations", {"command": ["sleep"], "enter": True, "wait_s": 120, **SLICE}, timeout_s=180
             )
             os.closerange(3, 4096)
@@ -144,9 +144,9 @@ def measure_list(report: Report, world: World, rounds: int) -> None:
     """Measure the time of all pages of a listing, and of `calabash ps`."""
     assert world.daemon is not None
     pid = world.daemon.pid
-    count = len(world.client.items("/v1/allocations"))
+    count = len(world.client.rows("/v1/allocations"))
     report.fact("entries listed", str(count))
-    took, used = _answers(lambda: world.client.items("/v1/allocations"), pid, rounds)
+    took, used = _answers(lambda: world.client.rows("/v1/allocations"), pid, rounds)
     detail = f"worst {max(took):.0f} ms, processor time of the daemon {statistics.median(used):.0f} ms"
     report.add(f"GET /v1/allocations, {count:,} entries", statistics.median(took), "ms", at_most=LIST_MS, detail=detail)
     words, environment = (CALABASH, "ps"), world.environment | {"CALABASH_HOME": str(world.home)}
@@ -179,7 +179,7 @@ def measure_burst(report: Report, world: World, rounds: int) -> None:
     stop = threading.Event()
 
     def ask() -> None:
-        client = PoolClient(world.home)
+        client = PathClient(world.home)
         while not stop.wait(STATUS_PERIOD_S):
             began = time.monotonic()
             client.get("/v1/status", timeout_s=120)
@@ -193,7 +193,7 @@ def measure_burst(report: Report, world: World, rounds: int) -> None:
     times.clear()
     began = time.monotonic()
     with waiting(world, WAITING):
-        client = PoolClient(world.home)
+        client = PathClient(world.home)
         while client.get("/v1/status", timeout_s=120)["pending"] < WAITING:
             time.sleep(0.1)
         arrived_s, used_s = time.monotonic() - began, processor_s(world.daemon.pid) - before_s

@@ -32,7 +32,7 @@ class Ending:
 
     def judge(self) -> None:
         self.settle()
-        records = self.world.client.items("/v1/allocations?ended=1")
+        records = self.world.client.rows("/v1/allocations?ended=1")
         told, rows = endings.reported_grants(records), self.rows()
         self.found("programs begin only after their grant is reported", *endings.begun_unreported(records))
         self.runs(records, told, rows)
@@ -156,7 +156,7 @@ class Ending:
         tokens = self.world.client.get("/v1/tokens")["items"]
         left = [one["id"] for one in tokens if one["kind"] == "session" and one["state"] == "valid"]
         self.found("a restart ends sessions of the console", *left)
-        again = self.world.client.items("/v1/allocations?ended=1")
+        again = self.world.client.rows("/v1/allocations?ended=1")
         if again != records:
             changed = [a["id"] for a, b in zip(again, records, strict=False) if a != b]
             self.found(

@@ -16,12 +16,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
+
 from bench.soak.diary import Diary
 from bench.soak.launcher import Launcher, Started
 from bench.soak.log import Log
 from bench.soak.machine import Machine
 from calabash.adapters.gpu import sim
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError, Reason
 
 SIM = "lab"
@@ -82,7 +83,7 @@ class World:
         self.directory.chmod(0o755)
         self.home = self.directory / "home"
         self.scratch = self.directory / "out"
-        self.client = PoolClient(self.home)
+        self.client = PathClient(self.home)
         self.console = f"127.0.0.1:{free_port()}"
         self.over = threading.Event()
         self.calm = threading.Event()  # no faults are injected, and only ``shares`` makes requests

@@ -100,7 +100,7 @@ class Preparing:
 
     def issued(self, user: str) -> str:
         self.tariff(user)
-        for invoice in self._ask.items("/v1/invoices?month=2025-12"):
+        for invoice in self._ask.rows("/v1/invoices?month=2025-12"):
             if invoice["kind"] == "invoice" and invoice["state"] == "issued":
                 return str(invoice["number"])
         drafted = self._ask.post("/v1/invoices", {"month": "2025-12", "tenant": "vision"}, timeout_s=120)["items"]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
 from tests.daemons.users import User
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.adapters.pool.entering import environment_with
 from calabash.adapters.pool.entry import run_behind
 from calabash.model.errors import CalabashError
@@ -76,7 +76,7 @@ def running(home: Path, command: Sequence[str], user: User | None = None, **body
     """Start a program on a slice with ports, as ``calabash run`` does."""
 
     def run() -> int:
-        granted = PoolClient(home).post(
+        granted = PathClient(home).post(
             "/v1/allocations", {"command": list(command), "enter": True, **body}, timeout_s=60
         )
         environment = environment_with(PLAIN, granted["environment"], brokered=bool(granted["worker_socket"]))

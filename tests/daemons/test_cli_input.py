@@ -220,7 +220,7 @@ def test_a_list_that_comes_in_pages_is_whole(terminal: Terminal, world: World) -
         terminal.start_holder(*SLICE)
     whole = [a["id"] for a in world.client.get("/v1/allocations")["items"]]
     assert world.client.get("/v1/allocations?limit=1")["next"]
-    assert [a["id"] for a in world.client.items("/v1/allocations?limit=1")] == whole
+    assert [a["id"] for a in world.client.rows("/v1/allocations?limit=1")] == whole
     assert len(whole) == 3
 
 

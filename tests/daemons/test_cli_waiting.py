@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.terminal import Terminal
 from tests.daemons.world import World, until
-
-from calabash.adapters.pool.client import PoolClient
 
 WHOLE = ("--memory", "39GiB", "--cores", "100")
 
@@ -124,8 +123,8 @@ def test_list_of_the_asking_process_has_only_what_it_waits_for_or_is_in(terminal
     holder = terminal.start_holder(*WHOLE)
     terminal.start("run", "-q", *WHOLE, "--wait", "60s", "--", "true")
     waits(terminal)
-    pool = PoolClient(terminal.home)
-    assert len(pool.items("/v1/allocations")) == 2
-    assert pool.items("/v1/allocations?mine=1") == []
-    assert [a["position"] for a in pool.items("/v1/allocations")] == [0, 1]
+    pool = PathClient(terminal.home)
+    assert len(pool.rows("/v1/allocations")) == 2
+    assert pool.rows("/v1/allocations?mine=1") == []
+    assert [a["position"] for a in pool.rows("/v1/allocations")] == [0, 1]
     holder.finish()

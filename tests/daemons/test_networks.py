@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from tests.api_client import PathClient
 from tests.certificates import server_context
 from tests.daemons.network import Network, network
 from tests.daemons.world import World, until
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.cli.commands import cli
 from calabash.controllers.sources.network_source import PoolNetworks
 from calabash.model.errors import CalabashError, Reason
@@ -65,13 +65,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def clean(world: World) -> World:
     """Return the shared pool after deleting all its networks."""
     _wipe(world)
-    assert world.client.items("/v1/networks/objects") == []
+    assert world.client.rows("/v1/networks/objects") == []
     return world
 
 
 def _wipe(world: World) -> None:
     for kind, rest in (("endpoint", ""), ("vpc", "&cascade=1"), ("uplink", "")):
-        for item in world.client.items(f"/v1/networks/objects?kind={kind}"):
+        for item in world.client.rows(f"/v1/networks/objects?kind={kind}"):
             world.client.delete(f"/v1/networks/objects/{kind}?name={item['name']}{rest}")
 
 
@@ -93,7 +93,7 @@ def refused(world: World, reason: Reason, line: str) -> str:
 
 
 def objects(world: World, kind: str = "") -> dict[str, Any]:
-    found = world.client.items("/v1/networks/objects" + (f"?kind={kind}" if kind else ""))
+    found = world.client.rows("/v1/networks/objects" + (f"?kind={kind}" if kind else ""))
     return {f"{one['kind']} {one['name']}": one for one in found}
 
 
@@ -293,7 +293,7 @@ def test_a_pool_that_is_killed_while_objects_come_has_all_of_each_or_nothing(tmp
     stop = threading.Event()
 
     def come() -> None:
-        client = PoolClient(world.home)
+        client = PathClient(world.home)
         for number in range(10_000):
             if stop.is_set():
                 return
@@ -336,7 +336,7 @@ def test_a_pool_that_is_killed_while_objects_come_has_all_of_each_or_nothing(tmp
 
 
 def test_who_follows_is_told_of_a_change_at_once_and_of_nothing_else(clean: World) -> None:
-    client = PoolClient(clean.home)
+    client = PathClient(clean.home)
     typed(clean, "vpc create red --cidr 10.0.0.0/16")
     whole = client.get("/v1/networks/snapshot")
     known = whole["revision"]
@@ -398,7 +398,7 @@ def test_a_certificate_is_shown_without_its_key_which_a_process_of_the_machine_a
     assert "PRIVATE" not in listed
     assert secret.splitlines()[1] not in listed
     assert clean.client.get("/v1/networks/certificates/key?name=red/tls")["key"] == secret
-    handed = PoolNetworks(PoolClient(clean.home)).secret
+    handed = PoolNetworks(PathClient(clean.home)).secret
     assert handed("red/tls") == (one / "tls.crt").read_bytes() + secret.encode()
     assert handed("red/none") is None
     assert "is used by lb red/web" in refused(clean, Reason.CONFLICT, "certificate delete red/tls")

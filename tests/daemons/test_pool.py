@@ -247,8 +247,10 @@ def test_release_by_force_ends_the_programs_and_plain_release_refuses(world: Wor
 def test_a_program_may_give_its_own_slice_back_without_being_killed_for_it(world: World) -> None:
     code = (
         "import sys, pathlib; from calabash.adapters.pool.client import PoolClient;"
-        "pool = PoolClient(pathlib.Path(sys.argv[1])); (name,) = (one['id'] for one in pool.items('/v1/allocations'));"
-        "pool.delete('/v1/allocations/' + name); print('given back', flush=True); sys.stdin.read(); sys.exit(7)"
+        "from calabash.api import endpoints;"
+        "pool = PoolClient(pathlib.Path(sys.argv[1]));"
+        "(name,) = (one['id'] for one in pool.items(endpoints.LIST_ALLOCATIONS));"
+        "pool.send(endpoints.RELEASE, name); print('given back', flush=True); sys.stdin.read(); sys.exit(7)"
     )
     program = world.run(sys.executable, "-c", code, str(world.home), memory_mib=1000)
     until(lambda: program.says("given back"), what="the release to be answered")

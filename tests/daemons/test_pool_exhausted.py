@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.users import ANN, as_user, open_way
 from tests.daemons.world import World, until
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError, Reason
 
 SMALL = {"memory_mib": 16, "cores": 1, "policy": "best-effort"}
@@ -35,7 +35,7 @@ def _descriptors_left(pid: int, spare: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def _asked(pool: PoolClient, **wanted: object) -> str:
+def _asked(pool: PathClient, **wanted: object) -> str:
     """Return "granted", or the reason of the refusal; release a grant as soon as possible."""
     try:
         granted = pool.post("/v1/allocations", {**SMALL, **wanted}, timeout_s=30)

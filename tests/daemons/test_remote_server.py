@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -471,6 +472,13 @@ def test_what_is_no_tls_is_hung_up_on_and_others_are_served(site: RemoteSite, cl
 def test_metrics_are_for_who_has_a_token(site: RemoteSite, client: Terminal) -> None:
     client("run", "--remote", *SMALL, "--", "true")
     (server,) = RemoteAccount(client.home / "remote").servers()
-    text = server.text("/metrics")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection(server.address.host, server.address.port, context=context, timeout=60)
+    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {server.token}"})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    assert answer.status == 200, text
     assert "calabash_remote_leases_total" in text
     assert 'calabash_remote_connections_total{kind="command line"}' in text

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.test_pool_users import refusal_of
 from tests.daemons.users import ANN, BOB, as_user, open_way
 from tests.daemons.world import World, until
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.api.routes import ROUTES
 from calabash.model.errors import CalabashError, Reason
 
@@ -81,7 +81,7 @@ def teams(world: World) -> Iterator[Teams]:
         until(partial(_gone, root, path), what=f"{path} to be deleted")
 
 
-def _gone(root: PoolClient, path: str) -> bool:
+def _gone(root: PathClient, path: str) -> bool:
     """Try to delete an object; return True if it does not exist any more.
 
     The deletion may be refused for a moment, because the object is in use until its last program has ended.

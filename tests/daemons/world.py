@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
+
 import calabash
 from calabash.adapters.gpu import sim
 from calabash.adapters.host.cgroups.groups import Cgroup, find_hierarchy
 from calabash.adapters.host.mounts import unmount
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
 from calabash.node.membership.protocol import group_name
 from calabash.node.slots.pages import LimitsPage
@@ -121,7 +122,7 @@ class Program:
 
 
 def _become(home: Path, command: list[str], body: dict[str, Any]) -> None:
-    pool = PoolClient(home)
+    pool = PathClient(home)
     granted = pool.post("/v1/allocations", {"command": command, "enter": True, **body}, timeout_s=60)
     if granted["lease"]:
         lease = os.open(granted["lease"], os.O_RDONLY)
@@ -157,7 +158,7 @@ class World:
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CALABASH_", "LD_"))}
         self.programs: list[Program] = []
         self.daemon: subprocess.Popen[bytes] | None = None
-        self.client = PoolClient(home)
+        self.client = PathClient(home)
         self.events_after = 0
         if gpus:
             sim.create_node(home, SIM, gpus, 1)

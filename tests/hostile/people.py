@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
 from tests.daemons.world import HANG_S, until
 
 from calabash.adapters.host.readable import readable
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
 
 _PR_SET_PDEATHSIG = 1
@@ -208,7 +208,7 @@ class User:
 def run_on_slice(home: Path, command: list[str], environment: dict[str, str], body: dict[str, Any]) -> None:
     """Do what ``calabash run`` does: request from within the process that executes the program."""
     wanted = {"command": command, "enter": True, **body}
-    granted = PoolClient(home).post("/v1/allocations", wanted, timeout_s=body.get("wait_s", 0) + 30)
+    granted = PathClient(home).post("/v1/allocations", wanted, timeout_s=body.get("wait_s", 0) + 30)
     assert granted["state"] == "running", granted
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execve(command[0], command, {"PATH": "/usr/bin:/bin", **granted["environment"], **environment})

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.world import until
 from tests.hostile.people import Child, User
 from tests.hostile.world import HostileWorld
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
 
 REQUESTS = 1500  # of each attacker, before the attack counts as made; a user may have 1000 waiting requests
@@ -173,7 +173,7 @@ def test_the_log_and_the_journal_do_not_fill_the_disk(world: HostileWorld, mallo
 
 
 def _come_and_go(home: str, number: int) -> int:
-    pool = PoolClient(Path(home))
+    pool = PathClient(Path(home))
     done = 0
     for _ in range(number):
         try:

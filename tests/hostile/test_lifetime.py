@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.world import until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
 
 HOLD: dict[str, Any] = {"memory_mib": 2048, "cores": 10}
@@ -191,7 +191,7 @@ def test_an_orphan_that_ignores_sigterm_is_ended_by_force(world: HostileWorld, m
 def _enter(home: str, allocation: str, pid: int) -> str:
     """Try to make a process the program of an allocation; return the reason of the refusal."""
     try:
-        PoolClient(Path(home)).post(f"/v1/allocations/{allocation}/started", {"pid": pid})
+        PathClient(Path(home)).post(f"/v1/allocations/{allocation}/started", {"pid": pid})
     except CalabashError as error:
         return str(error.reason)
     return "entered"

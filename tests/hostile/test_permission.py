@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.world import until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
 
 
 def _ask(home: str, body: dict[str, Any]) -> str:
     """Return the outcome of a request: "granted" or the reason of its refusal."""
-    pool = PoolClient(Path(home))
+    pool = PathClient(Path(home))
     try:
         granted = pool.post("/v1/allocations", body)
     except CalabashError as error:
@@ -35,7 +35,7 @@ def _ask(home: str, body: dict[str, Any]) -> str:
 
 def _call(home: str, method: str, path: str, body: Any = None) -> str:
     try:
-        PoolClient(Path(home)).call(method, path, body)
+        PathClient(Path(home)).call(method, path, body)
     except CalabashError as error:
         return str(error.reason)
     return "done"
@@ -108,7 +108,7 @@ def test_gangs_of_the_same_name_are_two_gangs_when_two_users_have_them(
 
 def _answers(home: str, asked: list[tuple[str, str, Any]], times: int) -> list[tuple[str, float]]:
     """Return each call's answer (reason, message and hint, or the reply) and the least time that it took."""
-    pool = PoolClient(Path(home))
+    pool = PathClient(Path(home))
     found = []
     for method, path, body in asked:
         costs = []

@@ -6,17 +6,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
 from tests.daemons.world import until
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
 
 
 def _refusal(home: str) -> list[str]:
     try:
-        PoolClient(Path(home)).post("/v1/allocations", {"mode": "exclusive"})
+        PathClient(Path(home)).post("/v1/allocations", {"mode": "exclusive"})
     except CalabashError as error:
         return [str(error.reason), error.message]
     return ["granted", ""]

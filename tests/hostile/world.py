@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.processor import Answered
 from tests.daemons.world import HANG_S, NATIVE, SIM, World, until
 from tests.evidence_sources import rescue
@@ -35,7 +36,6 @@ from tests.hostile.belongings import Belongings
 from tests.hostile.people import Child, User
 
 from calabash.adapters.gpu.sim import NodeFile, SimNode, show_node
-from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError, Reason
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +83,7 @@ class Probe:
         self._child = Child(uid, lambda: self._ask(home))
 
     def _ask(self, home: Path) -> None:
-        pool = PoolClient(home)
+        pool = PathClient(home)
         os.set_blocking(1, False)  # no process may be reading
         for number in range(_SAMPLES_MAX):
             try:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.world import World, until
 from tests.net import needs
 from tests.net.controller import Controller, vpc_with_ports, write_networks
 
-from calabash.adapters.pool.client import PoolClient
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.record import register
 from calabash.controllers.networks.main import LOCK_FILE
@@ -59,13 +59,13 @@ def runs(home: Path, pid: int) -> bool:
     return pid_of(home) == pid
 
 
-def realized(pool: PoolClient, kind: str, name: str) -> bool:
+def realized(pool: PathClient, kind: str, name: str) -> bool:
     shown = pool.get(f"/v1/networks/objects/{kind}?name={name}")
     conditions = {c["kind"]: c["holds"] for c in shown["status"]["conditions"]}
     return bool(conditions.get("realized")) and shown["status"]["observed_generation"] == shown["generation"]
 
 
-def put(pool: PoolClient, kind: str, name: str, **spec: object) -> None:
+def put(pool: PathClient, kind: str, name: str, **spec: object) -> None:
     pool.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
 
 
@@ -78,7 +78,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_pool_with_networks_keeps_its_controller_running(world: World, plane: Lab) -> None:
     world.up()
-    pool = PoolClient(world.home)
+    pool = PathClient(world.home)
     assert pid_of(world.home) == 0
     write_connection(world.home, connection(plane))
     first = until(lambda: pid_of(world.home))

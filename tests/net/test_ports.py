@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.api_client import PathClient
 from tests.daemons.behind import ForkedCaller
 from tests.daemons.remote import _words
 from tests.daemons.terminal import Terminal
@@ -20,7 +21,6 @@ from tests.daemons.world import until
 from tests.net.networked import SLICE, Networked
 
 from calabash.adapters.links import namespaces
-from calabash.adapters.pool.client import PoolClient
 from calabash.cli.main import main
 from calabash.controllers.lab.lab import Lab
 from calabash.model.errors import Reason
@@ -104,7 +104,7 @@ def test_port_is_held_by_one_program_at_a_time_and_free_when_that_has_ended(pool
 
 def test_user_has_ports_of_its_own_tenant_and_nobody_elses(pool: Networked) -> None:
     def make() -> None:
-        client = PoolClient(pool.world.home)
+        client = PathClient(pool.world.home)
         for kind, name, spec in (
             ("vpc", "anns", {"cidrs": ["10.0.0.0/16"]}),
             ("subnet", "anns/a", {"cidrs": ["10.0.1.0/24"]}),
@@ -128,7 +128,7 @@ def test_brokered_program_is_inside_its_port_too(pool: Networked) -> None:
 
 def test_job_has_ports_too(pool: Networked) -> None:
     def submit() -> str:
-        client = PoolClient(pool.world.home)
+        client = PathClient(pool.world.home)
         for kind, name, spec in (
             ("vpc", "eves", {"cidrs": ["10.0.0.0/16"]}),
             ("subnet", "eves/a", {"cidrs": ["10.0.1.0/24"]}),

@@ -77,10 +77,6 @@ class Endpoint:
             target += "?" + "&".join(f"{name}={_escaped(str(value))}" for name, value in query.items())
         return target
 
-    def to(self, *values: str, query: Mapping[str, object] | None = None) -> tuple[str, str]:
-        """Return the method and the target of a request; arguments as for ``at``."""
-        return self.method, self.at(*values, query=query)
-
 
 # Routes of the gateway alone.
 DOCUMENT = Endpoint("GET", "/v1/openapi.json")

@@ -52,4 +52,4 @@ def every(
 
 def views(servers: Sequence[RemoteServerClient]) -> list[tuple[RemoteServerClient, Any]]:
     """Return the servers that answer, each with its description, which lists its devices."""
-    return every(servers, lambda server: server.call(*lease_endpoints.SHOW_SERVER.to(), timeout_s=ASK_S))
+    return every(servers, lambda server: server.send(lease_endpoints.SHOW_SERVER, timeout_s=ASK_S))

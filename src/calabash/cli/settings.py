@@ -155,5 +155,5 @@ def _put(target: Target, body: dict[str, Any]) -> None:
     if target.show.variables:
         found = pool.send(target.show, *target.values)
     else:
-        (found,) = [row for row in pool.items(target.show.at()) if row["name"] == target.name]
+        (found,) = [row for row in pool.items(target.show) if row["name"] == target.name]
     click.echo(output.document(target.kind, found, target.fmt))

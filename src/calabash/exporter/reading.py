@@ -54,7 +54,7 @@ class Reader:
         """
         status = msgspec.convert(self._pool.send(endpoints.SHOW_STATUS), replies.Status)
         devices = msgspec.convert(self._pool.send(endpoints.LIST_DEVICES), replies.DeviceList).items
-        allocations = msgspec.convert(self._pool.items(endpoints.LIST_ALLOCATIONS.at()), list[replies.AllocationView])
+        allocations = msgspec.convert(self._pool.items(endpoints.LIST_ALLOCATIONS), list[replies.AllocationView])
         queues = msgspec.convert(self._pool.send(endpoints.LIST_QUEUES), replies.QueueList).items
         quota = msgspec.convert(self._pool.send(endpoints.LIST_QUOTA), tenancy.QuotaList).items
         self._count_events()
@@ -66,7 +66,7 @@ class Reader:
             quota=quota,
             events=dict(self._events),
             vpcs=msgspec.convert(
-                self._pool.items(endpoints.LIST_NETWORK_OBJECTS.at(query={"kind": "vpc"})), list[NetworkObjectView]
+                self._pool.items(endpoints.LIST_NETWORK_OBJECTS, query={"kind": "vpc"}), list[NetworkObjectView]
             ),
             counters=self._counters(),
         )

@@ -24,10 +24,8 @@ def test_values_are_percent_encoded_as_one_segment_each() -> None:
 
 
 def test_query_is_percent_encoded() -> None:
-    assert endpoints.RELEASE.to("a", query={"force": 1, "x": "a&b=ü"}) == (
-        "DELETE",
-        "/v1/allocations/a?force=1&x=a%26b%3D%C3%BC",
-    )
+    target = endpoints.RELEASE.at("a", query={"force": 1, "x": "a&b=ü"})
+    assert target == "/v1/allocations/a?force=1&x=a%26b%3D%C3%BC"
 
 
 def test_empty_value_is_refused() -> None:
@@ -69,3 +67,33 @@ def test_paths_of_the_api_are_written_only_where_endpoints_are_declared() -> Non
             and not name.startswith(DECLARED)
         ]
     assert found == []
+
+
+CLIENTS = {
+    "ApiClient": {"send", "items", "call"},
+    "PoolClient": {"call"},
+    "ServerClient": {"call"},
+    "RemoteServerClient": {"call"},
+    "OwnerSocketClient": {"call"},
+    "AsyncPoolClient": {"send", "items", "call"},
+    "PoolStreams": {"call", "ask", "close"},  # ``ask`` forwards requests of the gateway
+}
+
+
+def test_clients_have_only_the_methods_that_the_product_uses() -> None:
+    methods: dict[str, set[str]] = {}
+    by_endpoint, by_path = set(), []
+    for file in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and CLIENTS.keys() & {node.name, *map(ast.unparse, node.bases)}:
+                functions = [one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+                methods[node.name] = {name for name in functions if not name.startswith("_")}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                first = ast.unparse(node.args[0])
+                if re.fullmatch(r"(lease_)?endpoints\.[A-Z_]+", first):
+                    by_endpoint.add(node.func.attr)
+                elif node.func.attr == "call" and re.fullmatch(r"'(GET|POST|PUT|DELETE)'|\*.*", first):
+                    by_path.append(f"{file}:{node.lineno}")
+    assert methods == CLIENTS
+    assert by_endpoint == {"send", "items"}
+    assert by_path == []

@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from calabash.adapters.pool.asynchronous import AsyncPoolClient
 from calabash.broker.server.audit import AuditLog
 from calabash.broker.server.authentication import TokenVerifier
 from calabash.broker.server.broker import Broker, ServerSettings
@@ -22,7 +23,7 @@ from calabash.model.errors import CalabashError, Reason
 GREETING = struct.Struct("<8sHHI16s32s")
 
 
-class MemoryPool:
+class MemoryPool(AsyncPoolClient):
     """In-memory pool; each allocation takes one whole device."""
 
     def __init__(self, cards: int = 2) -> None:

@@ -12,7 +12,6 @@ import struct
 import time
 
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, broken_by, coded, decode_content
-from calabash.api.endpoints import quoted
 from calabash.model.errors import CalabashError, Reason, cause
 from calabash.transport.http1_client import ClientConnection, HttpError, write_request
 
@@ -41,8 +40,20 @@ def socket_path(home: str | os.PathLike[str]) -> str:
     return path
 
 
+class WaitCallback:
+    """Function that is called while a client waits for an answer: after ``first_s`` and then every ``every_s`` seconds."""
+
+    def __init__(self, *, first_s: float, every_s: float, call: Callable[[], None]) -> None:
+        self.first_s = first_s
+        self.every_s = every_s
+        self.call = call
+
+
 class ApiClient:
-    """Client of the pool's API; answers are decoded JSON, errors are CalabashError with the pool's reason."""
+    """Client of an HTTP API with endpoints; answers are decoded JSON, errors are CalabashError with the server's reason.
+
+    A subclass implements :meth:`call`; all other code sends requests to declared endpoints.
+    """
 
     def send(
         self,
@@ -51,6 +62,7 @@ class ApiClient:
         body: Any = None,
         query: Mapping[str, object] | None = None,
         timeout_s: float = 30.0,
+        on_wait: WaitCallback | None = None,
     ) -> Any:
         """Make a request and return the decoded answer.
 
@@ -58,60 +70,37 @@ class ApiClient:
             values: values of the variable segments of the endpoint's path.
             body: body of a POST or PUT; None for an empty object.
             query: parameters of the query string.
+            on_wait: is called during the wait, if the client can interrupt its wait.
         """
         if body is None and endpoint.method in ("POST", "PUT"):
             body = {}
-        return self.call(*endpoint.to(*values, query=query), body, timeout_s=timeout_s)
+        target = endpoint.at(*values, query=query)
+        return self.call(endpoint.method, target, body, timeout_s=timeout_s, on_wait=on_wait)
 
-    def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
-        return self.call("GET", path, timeout_s=timeout_s)
-
-    def items(self, path: str, *, timeout_s: float = 30.0) -> list[Any]:
-        """Return all items of a list, page by page."""
+    def items(
+        self, endpoint: Endpoint, *values: str, query: Mapping[str, object] | None = None, timeout_s: float = 30.0
+    ) -> list[Any]:
+        """Return all items of a list, page by page; arguments as for :meth:`send`."""
         found: list[Any] = []
-        after = ""
+        after: dict[str, object] = {}
         while True:
-            page = self.get(
-                f"{path}{'&' if '?' in path else '?'}after={quoted(after)}" if after else path, timeout_s=timeout_s
-            )
+            page = self.send(endpoint, *values, query={**(query or {}), **after}, timeout_s=timeout_s)
             found += page["items"]
-            after = page.get("next", "")
-            if not after:
+            if not page.get("next"):
                 return found
+            after = {"after": page["next"]}
 
-    def post(self, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        return self.call("POST", path, {} if body is None else body, timeout_s=timeout_s)
-
-    def post_watched(
-        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, on_wait: Callable[[], None]
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_s: float = 30.0,
+        on_wait: WaitCallback | None = None,
     ) -> Any:
-        """Send a POST request. While waiting for the answer, call ``on_wait`` periodically.
-
-        Args:
-            first_s: seconds until the first call of ``on_wait``.
-            every_s: seconds between two calls.
-        """
-        del first_s, every_s, on_wait  # a client that cannot interrupt its wait does not call it
-        return self.post(path, body, timeout_s=timeout_s)
-
-    def put(self, path: str, body: Any, *, timeout_s: float = 30.0) -> Any:
-        return self.call("PUT", path, body, timeout_s=timeout_s)
-
-    def delete(self, path: str, *, timeout_s: float = 30.0) -> Any:
-        return self.call("DELETE", path, timeout_s=timeout_s)
-
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """Make a request and return the decoded answer. Names in ``path`` must be percent-encoded (:func:`quoted`)."""
+        """Make a request and return the decoded answer. ``path`` may have a query string, and is percent-encoded."""
         raise NotImplementedError
-
-
-class WaitCallback:
-    """Function that is called while a client waits for an answer: after ``first_s`` and then every ``every_s`` seconds."""
-
-    def __init__(self, *, first_s: float, every_s: float, call: Callable[[], None]) -> None:
-        self.first_s = first_s
-        self.every_s = every_s
-        self.call = call
 
 
 class PoolClient(ApiClient):
@@ -127,19 +116,19 @@ class PoolClient(ApiClient):
         self._owner = owner
         self._down_hint = down_hint
 
-    def post_watched(
-        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, on_wait: Callable[[], None]
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_s: float = 30.0,
+        on_wait: WaitCallback | None = None,
     ) -> Any:
-        return self._ask("POST", path, body, timeout_s, WaitCallback(first_s=first_s, every_s=every_s, call=on_wait))
-
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """Make a request and return the decoded answer. Names in ``path`` must be percent-encoded (:func:`quoted`).
+        """Make a request and return the decoded answer.
 
         Raises CalabashError: POOL_DOWN if no pool answers, TIMEOUT, or the pool's own reason.
         """
-        return self._ask(method, path, body, timeout_s, None)
-
-    def _ask(self, method: str, path: str, body: Any, timeout_s: float, on_wait: WaitCallback | None) -> Any:
         who = f"the pool at {os.fspath(self.home)}"
         request = write_request(method, path, {"Host": "localhost", "Connection": "close"}, coded(body))
         try:

@@ -10,7 +10,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from calabash.adapters.pool.client import ApiClient
+from calabash.adapters.pool.client import ApiClient, WaitCallback
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, coded, decode_content
 from calabash.model.errors import CalabashError, Reason, cause
 from calabash.transport.http1_client import ClientConnection, connect, write_request
@@ -58,8 +58,16 @@ class ServerClient(ApiClient):
     def __repr__(self) -> str:
         return f"ServerClient({self.url})"
 
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """Make a request. Raises CalabashError: POOL_DOWN, TIMEOUT, or the pool's own reason."""
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_s: float = 30.0,
+        on_wait: WaitCallback | None = None,
+    ) -> Any:
+        """Make a request; ``on_wait`` is not called. Raises CalabashError: POOL_DOWN, TIMEOUT, or the pool's own reason."""
         parts = urlsplit(self.url)
         headers = {"Host": parts.netloc, "Connection": "close"}
         if self._token:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from calabash.adapters.pool.asynchronous import AsyncPoolClient
 from calabash.adapters.pool.request_slots import Places
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, broken, coded, decode_content
 from calabash.model.errors import CalabashError, Reason, cause
@@ -29,7 +30,7 @@ class PoolAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class PoolStreams:
+class PoolStreams(AsyncPoolClient):
     """Client of the pool behind a Unix socket; used by one event loop.
 
     Args:
@@ -43,9 +44,9 @@ class PoolStreams:
         self._places = Places(connections, share)
         self._kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-    async def call(self, method: str, path: str, body: Any = None, *, token: str = "", timeout_s: float = 30.0) -> Any:
+    async def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """Return the decoded answer. Raises CalabashError with the pool's reason, or POOL_DOWN, or TIMEOUT."""
-        answer = await self.ask(method, path, coded(body), token=token, timeout_s=timeout_s)
+        answer = await self.ask(method, path, coded(body), timeout_s=timeout_s)
         return decode_content(answer.status, answer.content, who="the pool")
 
     async def ask(

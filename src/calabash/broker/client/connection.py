@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calabash.adapters.pool.client import ApiClient, WaitCallback
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, broken_by, coded, decode_content
 from calabash.broker.addresses import ServerAddress
 from calabash.broker.fingerprints import fingerprint_of_der
@@ -27,7 +28,7 @@ _HEADERS = {"Host": "localhost", "Connection": "close"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteServerClient:
+class RemoteServerClient(ApiClient):
     """Client of a server on the network; ``certificate`` is the expected fingerprint of the server's certificate."""
 
     name: str
@@ -35,29 +36,24 @@ class RemoteServerClient:
     certificate: str
     token: str = field(repr=False)
 
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """Send a request and return the decoded reply.
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_s: float = 30.0,
+        on_wait: WaitCallback | None = None,
+    ) -> Any:
+        """Send a request and return the decoded reply; ``on_wait`` is not called.
 
         Raises:
             CalabashError: POOL_DOWN if the server does not answer in time, or the reason of the server's refusal.
         """
-        return decode_content(*self._ask(method, path, body, timeout_s), who=f"server {self.name}")
-
-    def text(self, path: str, *, timeout_s: float = 30.0) -> str:
-        """Return the text of a reply that is not JSON.
-
-        Raises:
-            CalabashError: CONFLICT if the server answers with an error, POOL_DOWN if it does not answer in time.
-        """
-        status, content = self._ask("GET", path, None, timeout_s)
-        if status >= 400:
-            raise CalabashError(f"server {self.name} answered with status {status}", reason=Reason.CONFLICT)
-        return content.decode(errors="replace")
-
-    def _ask(self, method: str, path: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
         headers = {**_HEADERS, "Authorization": f"Bearer {self.token}"} if self.token else _HEADERS
         question = write_request(method, path, headers, coded(body))
-        return _asked(f"server {self.name}", self._connect, question, timeout_s)
+        who = f"server {self.name}"
+        return decode_content(*_asked(who, self._connect, question, timeout_s), who=who)
 
     def _connect(self) -> socket.socket:
         deadline = time.monotonic() + CONNECT_S
@@ -87,12 +83,20 @@ class RemoteServerClient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerSocketClient:
+class OwnerSocketClient(ApiClient):
     """Client of the server on this machine, for its owner, through the Unix socket at ``path``."""
 
     path: Path
 
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_s: float = 30.0,
+        on_wait: WaitCallback | None = None,
+    ) -> Any:
         """Send a request and return the decoded reply; raises the same errors as :meth:`RemoteServerClient.call`."""
         question = write_request(method, path, _HEADERS, coded(body))
         return decode_content(*_asked("the server", self._connect, question, timeout_s), who="the server")

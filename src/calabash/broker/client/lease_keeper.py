@@ -104,7 +104,7 @@ def _keep(server: RemoteServerClient, lease: str, every_s: float, watched: list[
         if time.monotonic() < due:
             continue
         try:
-            server.call(*lease_endpoints.RENEW_LEASE.to(lease), {}, timeout_s=_ASK_S)
+            server.send(lease_endpoints.RENEW_LEASE, lease, timeout_s=_ASK_S)
         except CalabashError as error:
             if error.reason in {Reason.NOT_FOUND, Reason.NOT_PERMITTED}:
                 return
@@ -118,7 +118,7 @@ def _release(server: RemoteServerClient, lease: str) -> None:
     """
     for attempt in range(_ATTEMPTS):
         with contextlib.suppress(CalabashError):
-            server.call(*lease_endpoints.END_LEASE.to(lease), timeout_s=_ASK_S)
+            server.send(lease_endpoints.END_LEASE, lease, timeout_s=_ASK_S)
             return
         if attempt + 1 < _ATTEMPTS:
             time.sleep(_PAUSE_S)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from calabash.api import lease_endpoints
+from calabash.api.endpoints import Endpoint
 from calabash.broker.client.server_choice import divide
 from calabash.broker.messages import LeaseOrder, ServerView
 from calabash.model.errors import CalabashError, Reason
@@ -35,7 +36,7 @@ class LeaseServer(Protocol):
     def certificate(self) -> str:
         """Return the fingerprint of the server's certificate."""
 
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+    def send(self, endpoint: Endpoint, *values: str, body: Any = None, timeout_s: float = 30.0) -> Any:
         """Send a request and return the decoded reply."""
 
 
@@ -134,12 +135,12 @@ def release_all(held: Sequence[tuple[Any, dict[str, Any]]]) -> None:
     for server, granted in held:
         for _ in range(_RELEASE_ATTEMPTS):
             with contextlib.suppress(CalabashError):
-                server.call(*lease_endpoints.END_LEASE.to(granted["id"]), timeout_s=_RELEASE_S)
+                server.send(lease_endpoints.END_LEASE, granted["id"], timeout_s=_RELEASE_S)
                 break
 
 
 def _asked(server: LeaseServer, order: LeaseOrder, gpus: int) -> dict[str, Any]:
     part = msgspec.structs.replace(order, gpus=gpus, wait_s=0.0)
     named = {name: value for name, value in msgspec.to_builtins(part).items() if value is not None}
-    granted: dict[str, Any] = server.call(*lease_endpoints.REQUEST_LEASE.to(), named, timeout_s=_ASK_S)
+    granted: dict[str, Any] = server.send(lease_endpoints.REQUEST_LEASE, body=named, timeout_s=_ASK_S)
     return granted

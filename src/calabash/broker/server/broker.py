@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import calabash
-from calabash.adapters.pool.asynchronous import items
 from calabash.api import endpoints
 from calabash.broker.devices import UUIDS_MAX, acceptable, card_of, memory_bound_mib
 from calabash.broker.filters import parse_filters
@@ -60,7 +59,7 @@ class Broker:
 
     async def begin(self) -> None:
         """Restore the leases that are still allocated. Raises CalabashError if the pool does not answer."""
-        self._driver = (await self.leases.pool.call(*endpoints.SHOW_STATUS.to()))["driver"]
+        self._driver = (await self.leases.pool.send(endpoints.SHOW_STATUS))["driver"]
         await self.leases.restore()
 
     async def sweep(self) -> None:
@@ -95,7 +94,7 @@ class Broker:
         try:
             uuids = [c.uuid for c in chosen] if wanted.terms else []
             body = pool_request(claims, order, lease_id, uuids, keep_s=leases.keep_s)
-            granted = await leases.pool.call(*endpoints.ALLOCATE.to(), body, timeout_s=order.wait_s + ANSWER_S)
+            granted = await leases.pool.send(endpoints.ALLOCATE, body=body, timeout_s=order.wait_s + ANSWER_S)
             held = _lease(claims, order, lease_id, granted, now=leases.now(), grace_s=self.settings.grace_s)
         except BaseException:
             if granted is None:
@@ -128,7 +127,7 @@ class Broker:
         """
         shown = (lease for lease in self.leases if claims is None or claims.name == lease.name)
         leases = {lease.allocation: lease.id for lease in shown}
-        return [card_of(device, leases) for device in await items(self.leases.pool, endpoints.LIST_DEVICES.path)]
+        return [card_of(device, leases) for device in await self.leases.pool.items(endpoints.LIST_DEVICES)]
 
     async def view(self, claims: TokenClaims | None = None) -> ServerView:
         """Return the state of the server as the token's holder, or the owner (None), may see it."""

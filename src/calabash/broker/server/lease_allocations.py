@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from calabash.adapters.pool.asynchronous import AsyncPoolClient, items
+from calabash.adapters.pool.asynchronous import AsyncPoolClient
 from calabash.api import endpoints
 from calabash.broker.messages import LeaseEnd, LeaseView, LeaseViews, SessionView
 from calabash.broker.server.audit import AuditLog
@@ -253,7 +253,7 @@ class LeaseAllocations:
     async def _release(self, lease_id: str, allocation: str) -> None:
         """Release the allocation of an ended lease; if that fails, the next :meth:`sweep` tries again."""
         try:
-            await self.pool.call(*endpoints.RELEASE.to(allocation, query={"force": 1}), timeout_s=ANSWER_S)
+            await self.pool.send(endpoints.RELEASE, allocation, query={"force": 1}, timeout_s=ANSWER_S)
         except CalabashError as error:
             if error.reason is not Reason.NOT_FOUND:
                 self.audit.write("not given back", allocation=allocation, why=error.message)
@@ -269,13 +269,13 @@ class LeaseAllocations:
         if self.clock() - self._renewed_s.get(lease.id, -self.keep_s) < self.keep_s / 4:
             return
         try:
-            await self.pool.call(*endpoints.RENEW_ALLOCATION.to(lease.allocation), {}, timeout_s=ANSWER_S)
+            await self.pool.send(endpoints.RENEW_ALLOCATION, lease.allocation, timeout_s=ANSWER_S)
         except CalabashError:
             return  # the next sweep tries again, or the allocation has ended
         self._renewed_s = {**{k: v for k, v in self._renewed_s.items() if self.table.get(k)}, lease.id: self.clock()}
 
     async def _allocations(self) -> dict[str, dict[str, Any]]:
-        return {a["id"]: a for a in await items(self.pool, endpoints.LIST_ALLOCATIONS.path)}
+        return {a["id"]: a for a in await self.pool.items(endpoints.LIST_ALLOCATIONS)}
 
     async def _release_lost(self, there: Mapping[str, Mapping[str, Any]]) -> None:
         known = {lease.allocation for lease in self.table}

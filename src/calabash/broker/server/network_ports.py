@@ -147,13 +147,13 @@ class TenantListeners:
             if not for_good:
                 continue
             try:
-                await self._pool.call(*endpoints.RELEASE_SERVER_PORT.to(query={"port": target.port}), timeout_s=READY_S)
+                await self._pool.send(endpoints.RELEASE_SERVER_PORT, query={"port": target.port}, timeout_s=READY_S)
             except CalabashError as error:
                 log.warning("could not release a port; it expires in the pool", port=target.port, why=error.message)
 
     async def _renew(self, target: TenantListener) -> None:
         order = {"port": target.port, "holder": self._holder, "keep_s": self._keep_s}
-        held = await self._pool.call(*endpoints.HOLD_SERVER_PORT.to(), order, timeout_s=READY_S)
+        held = await self._pool.send(endpoints.HOLD_SERVER_PORT, body=order, timeout_s=READY_S)
         path = Path(held["namespace"])
         known = self._opened.get(target)
         if known is not None and known.namespace == _identity(path):

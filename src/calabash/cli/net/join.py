@@ -73,7 +73,7 @@ def _give_outside() -> None:
     try:
         pool = client()
         if not any(
-            item["name"] == UPLINK for item in pool.items(endpoints.LIST_NETWORK_OBJECTS.at(query={"kind": "uplink"}))
+            item["name"] == UPLINK for item in pool.items(endpoints.LIST_NETWORK_OBJECTS, query={"kind": "uplink"})
         ):
             pool.send(endpoints.PUT_NETWORK_OBJECT, body={"kind": "uplink", "name": UPLINK, "spec": spec})
     except CalabashError as error:

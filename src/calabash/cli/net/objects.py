@@ -30,7 +30,7 @@ def read(pool: ApiClient, kind: str, name: str) -> Any:
 def listing(pool: ApiClient, kind: str = "", vpc: str = "") -> list[Any]:
     """Return the visible objects, optionally of one kind and one VPC."""
     query = {key: value for key, value in (("kind", kind), ("vpc", vpc)) if value}
-    return pool.items(endpoints.LIST_NETWORK_OBJECTS.at(query=query))
+    return pool.items(endpoints.LIST_NETWORK_OBJECTS, query=query)
 
 
 def ports_of(pool: ApiClient) -> net_parsing.Ports:

@@ -86,7 +86,7 @@ def _of_the_pool() -> NetworkObjects:
     from calabash.net.objects.collection import NetworkObjects  # noqa: PLC0415
     from calabash.net.objects.specs import decode, parse_kind  # noqa: PLC0415
 
-    rows: list[dict[str, Any]] = client().items(endpoints.LIST_NETWORK_OBJECTS.at())
+    rows: list[dict[str, Any]] = client().items(endpoints.LIST_NETWORK_OBJECTS)
     return NetworkObjects.from_objects(
         (decode(parse_kind(row["kind"]), row["name"], row["spec"]) for row in rows), revision=0
     )

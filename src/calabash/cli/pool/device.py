@@ -50,7 +50,7 @@ def device() -> None:
 @output.option
 def list_devices(fmt: str) -> None:
     """List the devices with their health."""
-    output.emit("DeviceList", client().items(endpoints.LIST_DEVICES.at()), COLUMNS, fmt, name="uuid")
+    output.emit("DeviceList", client().items(endpoints.LIST_DEVICES), COLUMNS, fmt, name="uuid")
 
 
 @device.command()

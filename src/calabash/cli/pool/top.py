@@ -25,7 +25,7 @@ def top(interval: str, once: bool) -> None:
     pool = client()
 
     def frame(width: int) -> str:
-        return screen(pool.items(endpoints.LIST_DEVICES.at()), pool.items(endpoints.LIST_ALLOCATIONS.at()), width)
+        return screen(pool.items(endpoints.LIST_DEVICES), pool.items(endpoints.LIST_ALLOCATIONS), width)
 
     show(frame, 0.0 if once else pause_s)
 

@@ -70,7 +70,7 @@ PS_COLUMNS = (
 @output.option
 def ps(everything: bool, fmt: str) -> None:
     """List running allocations and waiting requests."""
-    rows = client().items(endpoints.LIST_ALLOCATIONS.at(query={"all": 1} if everything else None))
+    rows = client().items(endpoints.LIST_ALLOCATIONS, query={"all": 1} if everything else None)
     output.emit("AllocationList", rows, PS_COLUMNS, fmt)
 
 
@@ -113,7 +113,7 @@ def unmanaged_lines(devices: Sequence[Row]) -> list[str]:
 @output.option
 def smi(fmt: str) -> None:
     """Show devices with their utilization and allocations, and unmanaged processes on them."""
-    devices = client().items(endpoints.LIST_DEVICES.at())
+    devices = client().items(endpoints.LIST_DEVICES)
     output.emit("DeviceList", devices, SMI_COLUMNS, fmt, name="uuid")
     if fmt in ("table", "wide"):
         for line in unmanaged_lines(devices):
@@ -152,7 +152,7 @@ def release(ids: tuple[str, ...]) -> None:
 def why(ids: tuple[str, ...], fmt: str) -> None:
     """Explain why requests wait, with numbers and possible remedies. Without ID, explain all waiting requests."""
     pool = client()
-    names = ids or [row["id"] for row in pool.items(endpoints.LIST_ALLOCATIONS.at()) if row["state"] == "pending"]
+    names = ids or [row["id"] for row in pool.items(endpoints.LIST_ALLOCATIONS) if row["state"] == "pending"]
     found = [(name, pool.send(endpoints.EXPLAIN, _checked(name))) for name in names]
     if fmt in ("json", "yaml"):
         if len(ids) == 1:

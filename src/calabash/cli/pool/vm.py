@@ -134,7 +134,7 @@ def _wait_until_back(row: Row) -> None:
 def _away(uuids: set[str]) -> list[Any]:
     return [
         d
-        for d in client().items(endpoints.LIST_DEVICES.at())
+        for d in client().items(endpoints.LIST_DEVICES)
         if d["uuid"] in uuids and d["health"] in ("draining", "recovering")
     ]
 
@@ -147,7 +147,7 @@ def list_machines(fmt: str) -> None:
 
 
 def _rows() -> list[Any]:
-    return [row for row in client().items(endpoints.LIST_ALLOCATIONS.at()) if row.get("mode") == MODE]
+    return [row for row in client().items(endpoints.LIST_ALLOCATIONS) if row.get("mode") == MODE]
 
 
 def _devices(granted: Row) -> list[str]:

@@ -51,7 +51,7 @@ def add(address: str, file: Path, name: str) -> None:
 
     where, said = parse_address(address), read_token_file(file)
     server = RemoteServerClient(name=name or str(where), address=where, certificate=said.certificate, token=said.token)
-    view = server.call(*lease_endpoints.SHOW_SERVER.to(), timeout_s=ASK_S)
+    view = server.send(lease_endpoints.SHOW_SERVER, timeout_s=ASK_S)
     server = replace(server, name=name or view["name"])
     account().add(server)
     click.echo(f"server {server.name} added: {len(view['cards'])} cards")
@@ -161,7 +161,7 @@ SESSION_COLUMNS = (
 
 
 def _leases(names: Sequence[str]) -> list[dict[str, Any]]:
-    answers = every(account().servers(*names), lambda s: s.call(*lease_endpoints.LIST_LEASES.to(), timeout_s=ASK_S))
+    answers = every(account().servers(*names), lambda s: s.send(lease_endpoints.LIST_LEASES, timeout_s=ASK_S))
     return [{"server": server.name, **lease} for server, answer in answers for lease in answer["items"]]
 
 
@@ -246,7 +246,7 @@ def release(ids: tuple[str, ...]) -> None:
         servers[meant[0]["id"]] = meant[0]["server"]
 
     def give_back(lease: str) -> None:
-        kept.servers(servers[lease])[0].call(*lease_endpoints.END_LEASE.to(lease), timeout_s=30)
+        kept.servers(servers[lease])[0].send(lease_endpoints.END_LEASE, lease, timeout_s=30)
         kept.delete_key(lease)
 
     for_each(list(servers), give_back, done="released")

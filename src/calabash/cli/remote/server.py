@@ -190,7 +190,7 @@ def _ready(process: subprocess.Popen[bytes], log: Path, start: int) -> dict[str,
         if process.poll() is not None:
             raise _last_words(log, start, process.returncode)
         with contextlib.suppress(CalabashError):
-            view: dict[str, Any] = own_server().call(*lease_endpoints.SHOW_SERVER.to(), timeout_s=5)
+            view: dict[str, Any] = own_server().send(lease_endpoints.SHOW_SERVER, timeout_s=5)
             if view["pid"] == process.pid:
                 return view
         time.sleep(0.02)
@@ -214,8 +214,8 @@ def _last_words(log: Path, start: int, code: int) -> CalabashError:
 def down(force: bool) -> None:
     """Stop the server. Fails while leases are held, unless --force is given. The pool keeps running."""
     found = own_server()
-    pid = found.call(*lease_endpoints.SHOW_SERVER.to())["pid"]
-    found.call(*lease_endpoints.SHUT_DOWN_SERVER.to(), {"force": force}, timeout_s=120)
+    pid = found.send(lease_endpoints.SHOW_SERVER)["pid"]
+    found.send(lease_endpoints.SHUT_DOWN_SERVER, body={"force": force}, timeout_s=120)
     deadline = time.monotonic() + 15
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -226,7 +226,7 @@ def down(force: bool) -> None:
 @output.option
 def status(fmt: str) -> None:
     """Show the server: address, cards, leases."""
-    view = own_server().call(*lease_endpoints.SHOW_SERVER.to())
+    view = own_server().send(lease_endpoints.SHOW_SERVER)
     if fmt in ("json", "yaml"):
         click.echo(output.document("Server", view, fmt))
         return
@@ -248,12 +248,12 @@ def status(fmt: str) -> None:
 @server.command()
 def drain() -> None:
     """Stop granting new leases; existing leases continue."""
-    own_server().call(*lease_endpoints.DRAIN_SERVER.to(), {"draining": True})
+    own_server().send(lease_endpoints.DRAIN_SERVER, body={"draining": True})
     click.echo("the server grants no new leases")
 
 
 @server.command()
 def undrain() -> None:
     """Grant new leases again."""
-    own_server().call(*lease_endpoints.DRAIN_SERVER.to(), {"draining": False})
+    own_server().send(lease_endpoints.DRAIN_SERVER, body={"draining": False})
     click.echo("the server grants new leases")

@@ -66,21 +66,16 @@ def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
     wait_s: float = body["wait_s"]
     if not wait_s:
         return pool.send(endpoints.ALLOCATE, body=body, timeout_s=_ANSWER_S)
+    from calabash.adapters.pool.client import WaitCallback  # noqa: PLC0415 - only for --wait
     from calabash.cli.run.wait_reason import EVERY_S, FIRST_S, WaitingLine  # noqa: PLC0415 - only for --wait
 
     line, left_s, deadline = WaitingLine(pool, quiet=quiet), wait_s, time.monotonic() + wait_s
+    on_wait = WaitCallback(first_s=FIRST_S, every_s=EVERY_S, call=line.show)
     try:
         while True:
             wanted = {**body, "wait_s": left_s}
             try:
-                return pool.post_watched(
-                    endpoints.ALLOCATE.path,
-                    wanted,
-                    timeout_s=left_s + _ANSWER_S,
-                    first_s=FIRST_S,
-                    every_s=EVERY_S,
-                    on_wait=line.show,
-                )
+                return pool.send(endpoints.ALLOCATE, body=wanted, timeout_s=left_s + _ANSWER_S, on_wait=on_wait)
             except CalabashError as error:
                 left_s = deadline - time.monotonic() - _AGAIN_S
                 if error.reason not in _AWAY or left_s <= 0:

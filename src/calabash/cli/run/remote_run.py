@@ -209,7 +209,7 @@ def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tu
 
 
 def _asked(server: RemoteServerClient, order: Mapping[str, Any], wait_s: float) -> Any:
-    return server.call(*lease_endpoints.REQUEST_LEASE.to(), {**order, "wait_s": wait_s}, timeout_s=wait_s + _ANSWER_S)
+    return server.send(lease_endpoints.REQUEST_LEASE, body={**order, "wait_s": wait_s}, timeout_s=wait_s + _ANSWER_S)
 
 
 def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
@@ -237,13 +237,13 @@ def _reserved(
     refusal: CalabashError | None = None
     for server in account().servers(*servers):
         try:
-            found = server.call(*lease_endpoints.LIST_LEASES.to())["items"]
+            found = server.send(lease_endpoints.LIST_LEASES)["items"]
         except CalabashError as error:
             refusal = refusal or error
             continue
         meant = [item for item in found if item["reserved"] and item["id"].startswith(lease)]
         if len(meant) == 1:
-            renewed = server.call(*lease_endpoints.RENEW_LEASE.to(meant[0]["id"]), {})
+            renewed = server.send(lease_endpoints.RENEW_LEASE, meant[0]["id"])
             return server, meant[0]["id"], min(60.0, renewed["ends_in_s"])
     raise refusal or CalabashError(
         f"no reservation {lease[:40]!r}",

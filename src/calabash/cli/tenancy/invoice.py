@@ -142,7 +142,7 @@ def items(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     more than the currency and add up to the net amount of the invoice. A commitment is an item without an allocation.
     """
     number = _one(what, tenant)
-    found = client().items(endpoints.LIST_INVOICE_ITEMS.at(number), timeout_s=120.0)
+    found = client().items(endpoints.LIST_INVOICE_ITEMS, number, timeout_s=120.0)
     if fmt == "csv":
         from calabash.adapters.documents.invoice_csv import items_csv  # noqa: PLC0415 - only for documents
 
@@ -237,7 +237,7 @@ def _require_all(failed: Sequence[dict[str, Any]], month: str) -> None:
 
 
 def _listed(month: str, tenant: str) -> list[Any]:
-    return client().items(endpoints.LIST_INVOICES.at(query={"month": month, "tenant": tenant}))
+    return client().items(endpoints.LIST_INVOICES, query={"month": month, "tenant": tenant})
 
 
 def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) -> list[str]:

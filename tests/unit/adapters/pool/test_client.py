@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from calabash.adapters.pool.client import SOCKET_FILE, PoolClient
+from calabash.api import endpoints
 from calabash.model.errors import CalabashError, Reason
 
 
@@ -52,14 +53,14 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\
 )
 def test_a_pool_that_dies_in_the_middle_of_an_answer_is_down(tmp_path: Path, answer: bytes) -> None:
     with _answering(tmp_path, answer) as pool, pytest.raises(CalabashError) as told:
-        pool.get("/v1/status")
+        pool.send(endpoints.SHOW_STATUS)
     assert told.value.reason is Reason.POOL_DOWN
     assert told.value.hint
 
 
 def test_a_whole_answer_is_taken(tmp_path: Path) -> None:
     with _answering(tmp_path, HEAD + b'{"a": 12}') as pool:
-        assert pool.get("/v1/status") == {"a": 12}
+        assert pool.send(endpoints.SHOW_STATUS) == {"a": 12}
 
 
 def test_where_many_wait_to_be_let_in_the_client_waits_as_well(tmp_path: Path) -> None:
@@ -69,6 +70,6 @@ def test_where_many_wait_to_be_let_in_the_client_waits_as_well(tmp_path: Path) -
         first.connect(str(tmp_path / SOCKET_FILE))  # the queue is full now
         begun = time.monotonic()
         with pytest.raises(CalabashError) as told:
-            PoolClient(tmp_path).call("GET", "/v1/status", timeout_s=0.2)
+            PoolClient(tmp_path).send(endpoints.SHOW_STATUS, timeout_s=0.2)
         assert told.value.reason is Reason.TIMEOUT
         assert time.monotonic() - begun >= 0.19

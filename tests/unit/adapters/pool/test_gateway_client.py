@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from calabash.adapters.pool.gateway_client import ServerClient, TokenStore, checked_url
+from calabash.api import endpoints
 from calabash.model.errors import CalabashError, Reason
 
 
@@ -67,16 +68,16 @@ def test_what_is_no_address_is_refused(given: str) -> None:
 
 
 def test_the_pools_answer_and_its_refusal_come_as_from_the_pool_itself(url: str) -> None:
-    assert ServerClient(url, "right").items("/v1/queues") == [1]
+    assert ServerClient(url, "right").items(endpoints.LIST_QUEUES) == [1]
     with pytest.raises(CalabashError, match="who") as told:
-        ServerClient(url, "wrong").get("/v1/queues")
+        ServerClient(url, "wrong").send(endpoints.LIST_QUEUES)
     assert (told.value.reason, told.value.hint) == (Reason.NOT_AUTHENTICATED, "log in")
     assert "right" not in repr(ServerClient(url, "right"))
 
 
 def test_nobody_at_that_address_is_a_pool_that_is_down() -> None:
     with pytest.raises(CalabashError) as told:
-        ServerClient("http://127.0.0.1:1", "x").get("/v1/status")
+        ServerClient("http://127.0.0.1:1", "x").send(endpoints.SHOW_STATUS)
     assert told.value.reason is Reason.POOL_DOWN
 
 

@@ -118,7 +118,7 @@ def test_a_refusal_has_the_pools_reason_and_nobody_at_the_socket_is_a_pool_that_
 
     async def ask(pool: PoolStreams) -> None:
         with pytest.raises(CalabashError, match="no") as told:
-            await pool.call("GET", "/v1/status", token="abc")
+            await pool.call("GET", "/v1/status")
         assert told.value.reason is Reason.NOT_PERMITTED
         with pytest.raises(CalabashError) as absent:
             await PoolStreams(str(tmp_path / "nobody")).call("GET", "/v1/status")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.adapters.pool.client import ApiClient
 from calabash.broker.client.multi_server import MultiServerRequest, release_all
 from calabash.broker.client.server_choice import divide
 from calabash.broker.messages import LeaseOrder, RemoteCard, ServerView
@@ -48,7 +49,7 @@ def free(name: str, count: int) -> ServerView:
 
 
 @dataclass
-class MemoryServer:
+class MemoryServer(ApiClient):
     """Server that grants whole devices while it has some; ``fails`` are raised first, in order."""
 
     name: str
@@ -68,7 +69,7 @@ class MemoryServer:
             left = self.cards - sum(self.held.values())
             return view(self.name, [card(n, free_gib=40 if n < left else 0) for n in range(self.cards)])
 
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+    def call(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         with self.lock:
             if method == "DELETE":
                 del self.held[path.rpartition("/")[2]]
@@ -176,7 +177,7 @@ def test_all_devices_are_held_or_none_for_any_replies(
 
 def test_interrupt_between_two_leases_releases_the_first() -> None:
     class Interrupted(MemoryServer):
-        def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        def call(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
             raise KeyboardInterrupt
 
     first, second = MemoryServer("a", 1), Interrupted("b", 1)

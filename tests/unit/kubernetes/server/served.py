@@ -9,12 +9,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from tests.api_client import PathClient
 from tests.unit.kubernetes.planner.virtual import asked
 from tests.unit.kubernetes.planner.world import until
 
 from calabash.adapters.kube.objects.core import NAMESPACE, POD, Pod
 from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE, TENANT, KubeTenant
-from calabash.adapters.pool.client import SOCKET_FILE, PoolClient
+from calabash.adapters.pool.client import SOCKET_FILE
 from calabash.api.gateway import ConsoleSettings
 from calabash.kubernetes.objects.names import QUEUE as QUEUE_LABEL
 from calabash.kubernetes.objects.names import REQUEST
@@ -100,9 +101,9 @@ class ServedCluster:
     # -- asking ------------------------------------------------------------------------------------------------
 
     @property
-    def admin(self) -> PoolClient:
+    def admin(self) -> PathClient:
         """Return a client of the server's socket that acts as a program in the server's pod, with all rights."""
-        return PoolClient(self.home)
+        return PathClient(self.home)
 
     def ask(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Send a request with a token; return the status and the answer."""

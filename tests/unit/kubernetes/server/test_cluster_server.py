@@ -54,7 +54,7 @@ def two_tenants(cluster: ServedCluster) -> tuple[str, str]:
 
 
 def running(cluster: ServedCluster) -> list[Any]:
-    return [a for a in cluster.admin.items("/v1/allocations") if a["state"] == "running"]
+    return [a for a in cluster.admin.rows("/v1/allocations") if a["state"] == "running"]
 
 
 def test_pods_are_allocations_of_the_tenant_whose_queue_their_namespace_names(cluster: ServedCluster) -> None:
@@ -83,7 +83,7 @@ def test_a_tenant_sees_its_own_and_nothing_of_another(cluster: ServedCluster) ->
     # The planner writes the condition for readers of the pod's namespace; the API shows that very text.
     condition = "0/2 nodes are available: 2 insufficient GPU memory, 2 pods of other namespaces hold devices"
     waiting = cluster.pod("more", "vision-ns", waits=condition)
-    until(lambda: len(cluster.admin.items("/v1/allocations")) == 3, "the waiting pod to be seen")
+    until(lambda: len(cluster.admin.rows("/v1/allocations")) == 3, "the waiting pod to be seen")
     for token, mine, other in ((ann, "vision", "speech"), (bob, "speech", "vision")):
         for path in ("/v1/allocations", "/v1/tenants", "/v1/queues", "/v1/quota", "/v1/devices", "/v1/events"):
             status, answer = cluster.ask(token, "GET", path)
@@ -155,7 +155,7 @@ def test_queue_of_the_api_that_would_be_below_the_last_level_is_refused_and_not_
         cluster.kube.create(QUEUE, {"metadata": {"name": f"c{i}"}, "spec": {"parent": parent}})
 
     def shown() -> set[str]:
-        return {queue["name"] for queue in cluster.admin.items("/v1/queues")}
+        return {queue["name"] for queue in cluster.admin.rows("/v1/queues")}
 
     until(lambda: shown() >= {f"c{i}" for i in range(1, 33)}, "the queues")
     with pytest.raises(CalabashError, match="queue c33 is at level 33 of the queue tree, the limit is 32"):
@@ -176,7 +176,7 @@ def ready(cluster: ServedCluster, name: str) -> tuple[str, str]:
 
 def test_a_tenant_of_kubectl_is_seen_in_the_api_and_its_members_go_with_it(cluster: ServedCluster) -> None:
     cluster.kube.create(TENANT, {"metadata": {"name": "vision"}, "spec": {"guarantee": 2, "projects": [{"name": "p"}]}})
-    until(lambda: [t["name"] for t in cluster.admin.items("/v1/tenants")] == ["vision"], "the tenant")
+    until(lambda: [t["name"] for t in cluster.admin.rows("/v1/tenants")] == ["vision"], "the tenant")
     until(lambda: set(cluster.queues()) == {"vision", "vision.default", "vision.p"}, "its queues")
     token = cluster.member("ann", "vision")
     assert cluster.ask(token, "GET", "/v1/me")[1]["tenants"] == ["vision"]
@@ -237,7 +237,7 @@ def test_a_tenant_that_cannot_be_is_refused(cluster: ServedCluster, path: str, b
 def test_queues_that_are_no_tenants_are_objects_too(cluster: ServedCluster) -> None:
     cluster.admin.put("/v1/queues/batch", {"deserved": 2, "limit": 4})
     until(lambda: cluster.queues().get("batch") == ("", 2.0, 4.0), "the queue")
-    until(lambda: "batch" in {q["name"] for q in cluster.admin.items("/v1/queues")}, "the mirror")
+    until(lambda: "batch" in {q["name"] for q in cluster.admin.rows("/v1/queues")}, "the mirror")
     cluster.admin.delete("/v1/queues/batch")
     assert "batch" not in cluster.queues()
     cluster.admin.put("/v1/tenants/vision", {})
@@ -285,7 +285,7 @@ def test_a_tenant_is_told_of_its_pod_that_waits(tmp_path: Path) -> None:
         with receiving() as receiver:
             ann, _ = two_tenants(world)
             waiting = world.pod("more", "vision-ns", waits="it waits")
-            until(lambda: len(world.admin.items("/v1/allocations")) == 3, "the waiting pod to be seen")
+            until(lambda: len(world.admin.rows("/v1/allocations")) == 3, "the waiting pod to be seen")
             world.admin.put("/v1/members", {"user": "ann", "tenant": "vision", "role": "tenant-admin"})
             status, made = world.ask(ann, "PUT", "/v1/notifications/hook", {"webhook": receiver.url})
             assert (status, made["tenant"]) == (200, "vision")
@@ -375,7 +375,7 @@ def test_every_page_of_the_console_is_drawn_for_a_cluster(tmp_path: Path) -> Non
     try:
         two_tenants(world)
         waiting = world.pod("more", "vision-ns", waits="0 of 4 devices have room")
-        until(lambda: len(world.admin.items("/v1/allocations")) == 3, "the waiting pod to be seen")
+        until(lambda: len(world.admin.rows("/v1/allocations")) == 3, "the waiting pod to be seen")
         host, _, port = world.admin.get("/v1/status")["console"].removeprefix("http://").rpartition(":")
         session = ConsoleSession.begun((host, int(port)), world.admin.post("/v1/tokens", {"login": True})["secret"])
         some = {"/devices": "0", "/tenants": "vision", "/workloads": waiting.metadata.uid}

@@ -45,7 +45,7 @@ def valid_condition(cluster: ServedCluster, kind: NetworkKind, path: str) -> tup
 
 
 def names(cluster: ServedCluster) -> set[str]:
-    return {item["name"] for item in cluster.admin.items("/v1/networks/objects")}
+    return {item["name"] for item in cluster.admin.rows("/v1/networks/objects")}
 
 
 def test_objects_are_stored_in_any_order_and_report_what_was_allocated(
