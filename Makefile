@@ -25,7 +25,7 @@ native: ## compile the C libraries (warnings are errors)
 	@$(MAKE) --no-print-directory -C native
 
 demo: ready ## three tenants on one card for about 20 seconds, every limit checked
-	@$(RUN) python -m tools.demo
+	@$(RUN) calabash demo
 
 kube-demo: ## three tenants, a gang and a queue on a real Kubernetes with simulated cards, in a minute; STAY=1 leaves it to you
 	@./tools/bootstrap --kube

@@ -33,8 +33,9 @@ from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 
 from calabash.adapters.gpu.library import simulated_library_dir
+from calabash.cli.demo.command import save_picture
+from calabash.cli.demo.tenants import SHARE_ERROR_POINTS_MAX
 from calabash.model.errors import CalabashError
-from tools.demo import SHARE_ERROR_POINTS_MAX, save_picture
 
 CARDS = "2xA100-40GB"
 LOAD = "exec load tenant 300 1000000"  # all memory that it can get, then kernels of 1 ms

@@ -20,6 +20,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("pool.lifecycle:status", "Show the pool: node, devices, allocations, database."),
     "login": ("pool.login:login", "Store a token for a pool on another machine."),
     "login-link": ("pool.lifecycle:login_link", "Print a one-time link that logs you in to the console."),
+    "demo": ("demo.command:demo", "Run three tenants on one card and check every limit."),
     "doctor": ("pool.doctor:doctor", "Check the requirements of the pool and show what is missing."),
     "run": ("run.help:run", "Run a program on a slice of a GPU."),
     "job": ("pool.job:job", "Run commands as jobs of the pool and show their output."),
@@ -98,6 +99,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 # Commands that run on the pool's machine only, and what to do instead.
 _HERE_ONLY = {
     "run": "log in there, or use its devices from here: calabash run --remote",
+    "demo": "run the demo on the pool's machine",
     "up": "start the pool on its machine",
     "down": "stop the pool on its machine",
     "backup": "write the backup on the pool's machine",

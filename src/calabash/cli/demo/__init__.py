@@ -1,0 +1,1 @@
+"""``calabash demo``: three tenants on one card, with every limit measured."""

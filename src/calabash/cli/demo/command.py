@@ -1,0 +1,170 @@
+"""``calabash demo``: run three tenants on one card for about twenty seconds and check every limit.
+
+Starts a pool of its own on this machine's cards, or on a simulated node if there are none, and runs three programs that do
+not know of the product. Shares and memory are those that the driver reports for each process; the verdict is computed from
+them and from what the programs observed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from calabash.adapters.gpu.protocol import DriverOptions, GpuDriver
+from calabash.adapters.gpu.vendors import open_driver
+from calabash.cli.demo.interruption import Interruption
+from calabash.cli.demo.own_pool import DemoPool
+from calabash.cli.demo.tenants import REQUESTS, TenantRun
+from calabash.model.device import Device
+from calabash.model.errors import CalabashError, Reason
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+SECONDS = 18.0
+SETTLE_S = 3.0
+SAMPLE_S = 0.2
+SAMPLES_PER_UPDATE = 5
+
+
+@click.command()
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=SETTLE_S + 1),
+    default=SECONDS,
+    show_default=True,
+    help="Run time of programs.",
+)
+@click.option("--simulated", is_flag=True, help="Use simulated cards even if this machine has real ones.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Save the terminal's content as a picture.")
+def demo(seconds: float, simulated: bool, svg: Path | None) -> None:
+    """Run three tenants on one card and check every limit.
+
+    Uses a pool of its own, which ends with the demo: on the cards of this machine, or on simulated cards if there are none.
+    The exit code is 1 if a limit did not hold.
+    """
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+
+    console = Console(record=svg is not None, highlight=False)
+    console.print("$ calabash demo")
+    with Interruption() as interruption, DemoPool() as pool:
+        broken = _Demo(console=console, pool=pool, interruption=interruption, seconds=seconds).run(simulated=simulated)
+    console.print("no process and no file of the demo is left")
+    if svg is not None:
+        save_picture(console, svg, "calabash demo")
+    if broken:
+        raise click.exceptions.Exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Demo:
+    """The steps of the demo; ``seconds`` is the time for which the programs compute."""
+
+    console: Console
+    pool: DemoPool
+    interruption: Interruption
+    seconds: float
+
+    def run(self, *, simulated: bool) -> list[str]:
+        """Start the pool and the programs, watch them, and print the verdict; return a sentence for each broken limit."""
+        driver = None if simulated else _real_driver()
+        if driver is None:
+            self.console.print(f"{'' if simulated else 'no NVIDIA card here: '}using simulated cards, 2 x A100-40GB")
+            driver = open_driver(options=DriverOptions(sim_state=self.pool.simulate()))
+            simulated = True
+        try:
+            self.console.print(self.pool.up(simulated=simulated), end="")
+            card = driver.devices()[0]
+            runs = self._start(card)
+            self._watch(driver, card, runs)
+        finally:
+            driver.close()
+        broken = [sentence for run in runs for sentence in run.broken_limits()]
+        broken += [f"slice {name} was not released" for name in self.pool.unreleased()]
+        requested = "/".join(str(run.cores_percent) for run in runs)
+        measured = "/".join(f"{run.share_percent:.1f}" for run in runs)
+        self.console.print(
+            f"a limit was broken: {'; '.join(broken)}"
+            if broken
+            else f"every limit held: shares requested {requested}, measured {measured} percent; "
+            "no tenant above its memory limit; all slices released"
+        )
+        return broken
+
+    def _start(self, card: Device) -> list[TenantRun]:
+        """Start the tenants' programs."""
+        runs = []
+        for request in REQUESTS:
+            self.interruption.check()
+            memory_mib, cores_percent = int(card.memory_mib * request.memory_fraction), request.cores_percent
+            process = self.pool.run(request.tenant, memory_mib, cores_percent, self.seconds)
+            runs.append(
+                TenantRun(name=request.tenant, cores_percent=cores_percent, memory_mib=memory_mib, process=process)
+            )
+        return runs
+
+    def _watch(self, driver: GpuDriver, card: Device, runs: Sequence[TenantRun]) -> None:
+        """Observe the card, and show the table once a second, until all programs have ended."""
+        from rich.live import Live  # noqa: PLC0415
+
+        began, since_us, rounds = time.monotonic(), int(time.time() * 1e6), 0
+        with Live(_table(card.model, runs), console=self.console, auto_refresh=False, transient=True) as live:
+            while any(run.running for run in runs):
+                self.interruption.wait(SAMPLE_S)
+                elapsed_s, rounds = time.monotonic() - began, rounds + 1
+                used = {process.pid: process.used_bytes for process in driver.processes(card.uuid)}
+                samples = driver.utilization(card.uuid, since_us)
+                since_us = max([since_us, *(sample.at_us for sample in samples)])
+                counted = SETTLE_S < elapsed_s < self.seconds
+                shares = {sample.pid: float(sample.percent) for sample in samples} if counted else {}
+                for run in runs:
+                    run.observe(used, shares)
+                if rounds % SAMPLES_PER_UPDATE == 0:
+                    live.update(_table(f"{card.model}, {elapsed_s:.0f}s", runs), refresh=True)
+        self.console.print(_table(f"{card.model}, after {time.monotonic() - began:.0f}s", runs))
+
+
+def _real_driver() -> GpuDriver | None:
+    """Open the driver of this machine's cards; None if there are none."""
+    try:
+        driver = open_driver()
+    except CalabashError as error:
+        if error.reason is not Reason.NO_DEVICES:
+            raise
+        return None
+    if driver.devices():
+        return driver
+    driver.close()
+    return None
+
+
+def _table(title: str, runs: Sequence[TenantRun]) -> Table:
+    """Return the table of requested and measured amounts, one row per tenant."""
+    from rich.table import Table  # noqa: PLC0415
+
+    drawn = Table(title=title, title_justify="left")
+    for heading in ("tenant", "share requested", "share measured", "memory limit", "memory used", "most used"):
+        drawn.add_column(heading, justify="left" if heading == "tenant" else "right")
+    for run in runs:
+        drawn.add_row(
+            run.name,
+            f"{run.cores_percent}%",
+            f"{run.share_percent:.1f}%",
+            f"{run.memory_mib} MiB",
+            f"{run.used_mib} MiB",
+            f"{run.used_mib_max} MiB",
+        )
+    return drawn
+
+
+def save_picture(console: Console, path: Path, title: str) -> None:
+    """Save the terminal's content as an SVG without references to other files."""
+    picture = console.export_svg(title=title)
+    path.write_text(re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL))

@@ -1,0 +1,97 @@
+"""Pool of the demo: a pool in a temporary home, which is removed with everything in it when the demo ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from calabash.adapters.gpu.sim import STATE_FILE
+from calabash.cli.home import SERVER_VARIABLE
+from calabash.model.errors import CalabashError, Reason
+
+SIM_NODE = "demo"
+SIM_CARDS = "2xA100-40GB"
+RELEASED_WITHIN_S = 5.0
+_CLI = (sys.executable, "-m", "calabash.cli.main")
+_NOT_INHERITED = (SERVER_VARIABLE, "CALABASH_CONSOLE", "CALABASH_SIM")
+
+
+class DemoPool:
+    """Context in which a pool can be started; its exit ends the pool and all programs, and removes the home."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="calabash-demo-"))
+        self._programs: list[subprocess.Popen[str]] = []
+        self._environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        self._environment["CALABASH_HOME"] = str(self.home)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for program in self._programs:
+            if program.poll() is None:
+                program.kill()
+            program.wait()
+        if (self.home / "pool.sock").exists():
+            self.call("down", "--force")
+        shutil.rmtree(self.home)
+
+    def call(self, *words: str) -> str:
+        """Run a command of the product and return its output. Raises CalabashError with the command's error."""
+        done = subprocess.run(
+            [*_CLI, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self._environment,
+            start_new_session=True,  # Ctrl-C must not end a command in the middle
+        )
+        if done.returncode:
+            raise CalabashError(
+                f"calabash {' '.join(words)}: {done.stderr.strip().removeprefix('error: ')}", reason=Reason.CONFLICT
+            )
+        return done.stdout
+
+    def simulate(self) -> Path:
+        """Create a simulated node; return its state file."""
+        self.call("sim", "create", SIM_NODE, "--gpus", SIM_CARDS)
+        return self.home / "sim" / SIM_NODE / STATE_FILE
+
+    def up(self, *, simulated: bool) -> str:
+        """Start the pool; return the text that the command prints."""
+        return self.call("up", "--console", "off", *(("--sim", SIM_NODE) if simulated else ()))
+
+    def run(self, tenant: str, memory_mib: int, cores_percent: int, seconds: float) -> subprocess.Popen[str]:
+        """Create a tenant and start its program on a slice; the process becomes the program when the slice is granted."""
+        self.call("tenant", "create", tenant)
+        program = [sys.executable, str(Path(__file__).with_name("tenant_program.py")), "--seconds", str(seconds)]
+        amounts = ["--memory", f"{memory_mib}MiB", "--cores", str(cores_percent)]
+        started = subprocess.Popen(
+            [*_CLI, "run", "--tenant", tenant, *amounts, "--", *program],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+            start_new_session=True,
+        )
+        self._programs.append(started)
+        return started
+
+    def unreleased(self) -> list[str]:
+        """Return the IDs of the allocations that are not released within RELEASED_WITHIN_S."""
+        deadline = time.monotonic() + RELEASED_WITHIN_S
+        while True:
+            held: list[dict[str, Any]] = json.loads(self.call("ps", "-o", "json"))["items"]
+            if not held or time.monotonic() > deadline:
+                return [str(allocation["id"]) for allocation in held]
+            time.sleep(0.1)
