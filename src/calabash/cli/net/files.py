@@ -17,6 +17,7 @@ from calabash.cli.net.kinds import NAME
 from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason, file_reason
 
+_PLACE_UNKNOWN = "unknown field `place`"  # refusal by a server of a version in which documents have no place
 MARKS = {"created": "+", "changed": "~", "removed": "-"}
 CERTIFICATE_BYTES_MAX = 24_000
 CERTIFICATES = (
@@ -83,12 +84,18 @@ def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
     from calabash.api.networks import PLACE_CHARACTERS_MAX  # noqa: PLC0415
     from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
 
-    documents = [
-        one.plain() | {"place": output.printable(one.place)[-PLACE_CHARACTERS_MAX:]}
-        for file in files
-        for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)
-    ]
-    return client().send(endpoints.APPLY_NETWORKS, body={"documents": documents, "prune": prune, "dry_run": dry_run})
+    found = [one for file in files for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)]
+
+    def ask(documents: list[dict[str, Any]]) -> Any:
+        body = {"documents": documents, "prune": prune, "dry_run": dry_run}
+        return client().send(endpoints.APPLY_NETWORKS, body=body)
+
+    try:
+        return ask([one.plain() | {"place": output.printable(one.place)[-PLACE_CHARACTERS_MAX:]} for one in found])
+    except CalabashError as error:
+        if error.reason is not Reason.BAD_REQUEST or _PLACE_UNKNOWN not in error.message:
+            raise
+        return ask([one.plain() for one in found])  # errors of this server name the number of the document
 
 
 def read_file(file: str, most: int) -> str:
