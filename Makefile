@@ -8,7 +8,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(RUN) pytest tests
 # Tests of whole systems wait for most of their time, so that twice as many as there are cores keep the cores busy.
 WAITING := $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: help setup native demo kube-demo net-lab test test-all repeat test-changed examples soak lint format bench image sanitize stubs docs clean
+.PHONY: help setup native demo kube-demo net-lab test test-all repeat test-changed examples soak lint format bench image sanitize stubs docs site clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -58,12 +58,13 @@ examples: ready ## the property tests on new random examples, ROUNDS times (10)
 soak: ready ## everything there is on one pool of simulated cards, with random faults, for MINUTES (60); SEED is drawn and printed
 	@$(RUN) python -m bench.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
-lint: ready ## style, types, layers, language
+lint: ready ## style, types, layers, language, links
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
 	@$(RUN) mypy
 	@$(RUN) lint-imports
 	@$(RUN) python -m tools.language
+	@$(RUN) python -m tools.links
 	@$(RUN) python -m tools.cformat --check
 	@$(RUN) python -m tools.ccircles
 
@@ -88,6 +89,9 @@ docs: ready ## regenerate docs/reference, and what the chart has from the produc
 	@$(RUN) python -m tools.chart
 	@$(RUN) python -m tools.reference
 	@$(RUN) python -m tools.reference_api
+
+site: ready ## the documentation site, in build/site; fails on dead links
+	@$(RUN) python -m mkdocs build --quiet --strict
 
 clean: ## remove what was built
 	rm -rf build dist src/calabash/_native .tools

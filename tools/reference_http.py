@@ -140,6 +140,7 @@ def http_api_page() -> str:
     lines += ["## Reply types", ""]
     for shape in _answered():
         lines += [f"### {shape.__name__}", "", _summary(shape), "", *_fields(shape), ""]
+    lines += ["## Types of fields", "", *_types_of_fields()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -166,14 +167,36 @@ def _answered() -> list[type[msgspec.Struct]]:
     return list(found)
 
 
+def _types_of_fields() -> Iterator[str]:
+    """Yield a section for each type that only fields of other types have: enumerations with their values, and objects."""
+    described: list[type[msgspec.Struct]] = [requests.AllocationRequest, *_asked(), *_answered()]
+    _, components = msgspec.json.schema_components(described, ref_template=REF)
+    for name in sorted(components.keys() - {shape.__name__ for shape in described} - {ComputePolicy.__name__}):
+        schema = components[name]
+        yield from (f"### {name}", "", _text(schema.get("description", ""), name), "")
+        if "enum" in schema:
+            yield from (f"One of {', '.join(f'`{value}`' for value in schema['enum'])}.", "")
+        else:
+            yield from (*_table(schema), "")
+
+
 def _summary(shape: type) -> str:
-    text = (shape.__doc__ or "").replace("\n    ", " ")
-    return text if text.strip() and not text.startswith(shape.__name__) else "A list."
+    return _text(shape.__doc__ or "", shape.__name__) or "A list."
+
+
+def _text(documentation: str, name: str) -> str:
+    """Return the description of a type as one paragraph; "" if it has none of its own."""
+    text = documentation.replace("\n    ", " ")
+    return "" if text.startswith(name) else text.strip()
 
 
 def _fields(shape: type[msgspec.Struct]) -> list[str]:
     _, components = msgspec.json.schema_components([shape], ref_template=REF)
-    properties: dict[str, Any] = components[shape.__name__]["properties"]
+    return _table(components[shape.__name__])
+
+
+def _table(schema: dict[str, Any]) -> list[str]:
+    properties: dict[str, Any] = schema["properties"]
     lines = ["| field | type | meaning | default |", "|---|---|---|---|"]
     for name, field in properties.items():
         kinds = [k for k in field.get("anyOf", [field]) if k.get("type") != "null"]
