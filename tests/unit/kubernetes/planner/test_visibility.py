@@ -7,11 +7,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.kubernetes.planner.virtual import Cluster
 
+from calabash.adapters.kube.objects.core import EVENT, NAMESPACE, POD
 from calabash.adapters.kubelet.service import refusal
+from calabash.kubernetes.objects.names import EXPLANATION, PLANNED
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.objects.visibility import budget_reference, for_namespace, pod_reference, pod_references
+from calabash.kubernetes.objects.tenants import TenantMap
+from calabash.kubernetes.objects.visibility import (
+    budget_reference,
+    for_namespace,
+    pod_reference,
+    pod_references,
+    restricted_to_namespace,
+)
+from calabash.kubernetes.planner.apply.api_writes import ApiWrites
 from calabash.kubernetes.planner.decide.core import OPTIONS
 from calabash.kubernetes.planner.state.budgets import BudgetFacts
 from calabash.kubernetes.planner.state.facts import (
@@ -22,10 +34,27 @@ from calabash.kubernetes.planner.state.facts import (
     Report,
     SweepPod,
 )
-from calabash.model.errors import CalabashError
+from calabash.kubernetes.server.views import displayed
+from calabash.model.errors import CalabashError, Reason
 from calabash.model.message_codec import decode_text, encode_text
-from calabash.model.messages import Message, Names, ProcessDescription, QueueName, RequestName, in_full, names
+from calabash.model.messages import (
+    NAME_TYPES,
+    BudgetReference,
+    Message,
+    Name,
+    Names,
+    NetworkName,
+    PodReference,
+    ProcessDescription,
+    QueueName,
+    RequestName,
+    TenantName,
+    UserName,
+    in_full,
+    names,
+)
 from calabash.model.request import GpuRequest
+from calabash_testing.api_server.client import MemoryKube
 
 TEAMS = ("alice", "bob", "carol")
 QUEUES = [
@@ -88,6 +117,59 @@ def test_error_for_the_kubelet_names_no_objects_of_others() -> None:
     message = Message("device 0 is used by {allocation}", allocation=RequestName("marker-1"))
     error = CalabashError(message, hint=Message("wait for {process}", process=ProcessDescription("marker-2")))
     assert refusal(error) == "device 0 is used by (another's); hint: wait for (another's)"
+
+
+def _names_of(team: str) -> st.SearchStrategy[Name]:
+    kinds = {
+        QueueName: f"{team}-q",
+        RequestName: f"u-{team}",
+        TenantName: f"{team}-tenant",
+        UserName: f"{team}-user",
+        ProcessDescription: f"process 7 ({team})",
+        NetworkName: f"{team}-vpc/a",
+        PodReference: f"{team}/pod-of-{team}",
+        BudgetReference: f"{team}/budget-of-{team}",
+    }
+    assert kinds.keys() == set(NAME_TYPES)
+    return st.sampled_from([kind(value) for kind, value in kinds.items()])
+
+
+_NAMES = st.sampled_from(TEAMS).flatmap(_names_of)
+_MESSAGES = st.recursive(
+    st.builds(lambda name: Message("used by {name}", name=name), _NAMES)
+    | st.builds(
+        lambda found: Message("held for {names}", names=Names(tuple(found))), st.lists(_NAMES, min_size=1, max_size=9)
+    ),
+    lambda inner: st.builds(lambda left, right: Message("{left}; {right}", left=left, right=right), inner, inner),
+    max_leaves=40,  # longer than the longest condition
+)
+
+
+@given(text=_MESSAGES, reader=st.sampled_from(TEAMS), own_condition=st.booleans())
+@settings(max_examples=200)
+def test_conditions_and_events_of_a_pod_have_no_names_of_others(
+    text: Message, reader: str, own_condition: bool
+) -> None:
+    """Each string that a report writes is read back, and so are the names that the cluster's server decodes from it."""
+    kube = MemoryKube()
+    kube.create(NAMESPACE, {"metadata": {"name": reader}})
+    made = kube.create(POD, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}, reader)
+    name = PodName(uid=made.metadata.uid, namespace=reader, name="p")
+    pods = {f"u-{team}": pod(team, f"pod-of-{team}") for team in TEAMS if team != "carol"}  # carol's pod is deleted
+    message = restricted_to_namespace(text, reader, queues=lambda: {f"{reader}-q"}, pod_of=pods.get)
+    shown = for_namespace(text, reader, queues=lambda: {f"{reader}-q"}, pod_of=pods.get)
+    assert in_full(message) == shown
+
+    ApiWrites(kube).report(Report(pod=name, reason=Reason.NO_CAPACITY, message=message, own_condition=own_condition))
+    written = kube.get(POD, "p", reader)
+    assert written is not None
+    conditions = {condition.type: condition.message for condition in written.status.conditions}
+    events = [event.message for event in kube.list(EVENT, reader).items]
+    assert events == [conditions[PLANNED if own_condition else "PodScheduled"]]
+    assert shown.startswith(events[0])
+    decoded = displayed(decode_text(conditions.get(EXPLANATION, "")), TenantMap())
+    for written_text in (*conditions.values(), *events, decoded):
+        assert [team for team in TEAMS if team in written_text and team != reader] == []
 
 
 class Recorded(Cluster):
