@@ -263,6 +263,9 @@ def test_foreign_idle_instances_are_given_out_and_never_destroyed(world: World) 
     with pytest.raises(CalabashError) as caught:
         world.executor.vacate(other)
     assert caught.value.reason is Reason.MODE_CONFLICT
+    assert caught.value.message.endswith("its 3g.40gb at 0 was not created by this pool")
+    which = f"-i {card} -gi {found.id}"
+    assert f"nvidia-smi mig -dci {which} && nvidia-smi mig -dgi {which}" in caught.value.hint
     assert world.places() == [("3g.40gb", 0)]
 
 
@@ -281,10 +284,23 @@ def test_mig_is_turned_off_for_another_mode_only_on_an_idle_card(world: World) -
     with pytest.raises(CalabashError) as caught:
         world.executor.vacate(replace_mode(world, "vgpu"))
     assert caught.value.reason is Reason.MODE_CONFLICT
+    assert caught.value.message.endswith("its 1g.10gb at 0 is in use")
+    assert "wait until its programs have ended" in caught.value.hint
     world.leave("a")
     world.executor.vacate(replace_mode(world, "vgpu"))
     assert (world.cards[0].mig_enabled, world.cards[0].mig_instances) == (False, ())
     assert not world.cut.layout(world.cards[0].uuid).enabled
+
+
+def test_mig_is_not_turned_off_while_the_device_has_a_layout(world: World) -> None:
+    world.executor.arrange(world.cards[0].uuid, [("3g.40gb", 0)])
+    with pytest.raises(CalabashError) as caught:
+        world.executor.vacate(replace_mode(world, "vgpu"))
+    assert caught.value.reason is Reason.MODE_CONFLICT
+    assert caught.value.message.endswith("its 3g.40gb at 0 belongs to the layout of the device")
+    assert caught.value.hint == f"to remove the layout: calabash mig apply {world.cards[0].index}:none"
+    world.executor.arrange(world.cards[0].uuid, [])
+    world.executor.vacate(replace_mode(world, "vgpu"))
 
 
 def test_instance_with_an_unmanaged_process_is_given_to_no_request(

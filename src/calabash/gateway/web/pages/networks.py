@@ -16,6 +16,7 @@ from calabash.model.network_status import ConditionKind
 
 SHOWN_MAX = 20  # rows of each kind on the page of a VPC; the rest are on the page of the kind
 PLATFORMS = "x-"  # prefix of labels of objects that the platform creates
+_PROGRESS = ((ConditionKind.READY, "good"), (ConditionKind.REALIZED, "good"), (ConditionKind.VALID, "warn"))
 Spec = Mapping[str, Any]
 Cell = Callable[[Spec], str]
 
@@ -74,9 +75,9 @@ def state_of(item: NetworkObjectView) -> ShownState:
             return ShownState(word=one.reason or str(one.kind), tone="bad", why=one.message)
     if item.status.observed_generation < item.generation:
         return ShownState(word="waits", tone="warn")
-    for kind in (ConditionKind.READY, ConditionKind.REALIZED):
+    for kind, tone in _PROGRESS:
         if kind in conditions and conditions[kind].holds:
-            return ShownState(word=str(kind), tone="good")
+            return ShownState(word=str(kind), tone=tone)
     return ShownState(word="waits", tone="warn")
 
 

@@ -124,11 +124,11 @@ class MigCard:
         self.learn()
         for instance in self.layout.instances:
             if self._taken(instance, held) or self._must_stay(instance):
-                why = "is in use" if self._taken(instance, held) else "must be kept"
+                why, hint = self._obstacle(instance, held)
                 raise CalabashError(
                     f"device {self.device.index} is partitioned by MIG, and its {instance.profile} at {instance.start} {why}",
                     reason=Reason.MODE_CONFLICT,
-                    hint="destroy the instances that are not needed: nvidia-smi mig -dci && nvidia-smi mig -dgi",
+                    hint=hint,
                 )
         for instance in self.layout.instances:
             self._destroy(instance)
@@ -148,12 +148,12 @@ class MigCard:
         wanted = set(places)
         others = [i for i in self.layout.instances if (i.profile, i.start) not in wanted]
         for instance in others:
-            known = self._made.entry(self._uuid, instance)
-            if known is None or self._taken(instance, held):
+            if self._made.entry(self._uuid, instance) is None or self._taken(instance, held):
+                why, hint = self._obstacle(instance, held)
                 raise CalabashError(
-                    f"device {self.device.index}: the {instance.profile} at {instance.start}"
-                    f" {'was not created by this pool' if known is None else 'is in use'}",
+                    f"device {self.device.index}: the {instance.profile} at {instance.start} {why}",
                     reason=Reason.CONFLICT,
+                    hint=hint,
                 )
         self._made.fix(self._uuid, wanted)
         for instance in others:
@@ -200,6 +200,19 @@ class MigCard:
 
     def _taken(self, instance: GpuInstance, held: Parts) -> bool:
         return instance.in_use or any(part.uuid in held for part in instance.parts)
+
+    def _obstacle(self, instance: GpuInstance, held: Parts) -> tuple[str, str]:
+        """Return why an instance cannot be destroyed, and a hint, for an instance that is taken or must stay."""
+        if self._taken(instance, held):
+            return "is in use", "wait until its programs have ended, or request another device"
+        if self._made.entry(self._uuid, instance) is None:
+            which = f"-i {self._uuid} -gi {instance.id}"
+            destroy = f"nvidia-smi mig -dci {which} && nvidia-smi mig -dgi {which}"
+            return "was not created by this pool", f"if it is not needed: {destroy}"
+        return (
+            "belongs to the layout of the device",
+            f"to remove the layout: calabash mig apply {self.device.index}:none",
+        )
 
     def _must_stay(self, instance: GpuInstance) -> bool:
         known = self._made.entry(self._uuid, instance)
