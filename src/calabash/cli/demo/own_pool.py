@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,14 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from calabash.adapters.gpu.sim import STATE_FILE
-from calabash.cli.home import SERVER_VARIABLE
+from calabash.adapters.host.children import LIBRARIES, start_module
 from calabash.model.errors import CalabashError, Reason
 
 SIM_NODE = "demo"
 SIM_CARDS = "2xA100-40GB"
 RELEASED_WITHIN_S = 5.0
-_CLI = (sys.executable, "-m", "calabash.cli.main")
-_NOT_INHERITED = (SERVER_VARIABLE, "CALABASH_CONSOLE", "CALABASH_SIM")
 
 
 class DemoPool:
@@ -29,9 +26,7 @@ class DemoPool:
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="calabash-demo-"))
-        self._programs: list[subprocess.Popen[str]] = []
-        self._environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-        self._environment["CALABASH_HOME"] = str(self.home)
+        self._programs: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -49,19 +44,24 @@ class DemoPool:
 
     def call(self, *words: str) -> str:
         """Run a command of the product and return its output. Raises CalabashError with the command's error."""
-        done = subprocess.run(
-            [*_CLI, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=self._environment,
-            start_new_session=True,  # Ctrl-C must not end a command in the middle
-        )
-        if done.returncode:
+        with self._start(*words, stderr=subprocess.PIPE) as process:
+            output, error = (text.decode(errors="replace") for text in process.communicate())
+        if process.returncode:
             raise CalabashError(
-                f"calabash {' '.join(words)}: {done.stderr.strip().removeprefix('error: ')}", reason=Reason.CONFLICT
+                f"calabash {' '.join(words)}: {error.strip().removeprefix('error: ')}", reason=Reason.CONFLICT
             )
-        return done.stdout
+        return output
+
+    def _start(self, *words: str, stderr: int | None = None) -> subprocess.Popen[bytes]:
+        return start_module(
+            "calabash.cli.main",
+            *words,
+            inherit=LIBRARIES,
+            environment={"CALABASH_HOME": str(self.home)},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            new_session=True,  # Ctrl-C must not end a command in the middle
+        )
 
     def simulate(self) -> Path:
         """Create a simulated node; return its state file."""
@@ -72,18 +72,12 @@ class DemoPool:
         """Start the pool; return the text that the command prints."""
         return self.call("up", "--console", "off", *(("--sim", SIM_NODE) if simulated else ()))
 
-    def run(self, tenant: str, memory_mib: int, cores_percent: int, seconds: float) -> subprocess.Popen[str]:
+    def run(self, tenant: str, memory_mib: int, cores_percent: int, seconds: float) -> subprocess.Popen[bytes]:
         """Create a tenant and start its program on a slice; the process becomes the program when the slice is granted."""
         self.call("tenant", "create", tenant)
         program = [sys.executable, str(Path(__file__).with_name("tenant_program.py")), "--seconds", str(seconds)]
         amounts = ["--memory", f"{memory_mib}MiB", "--cores", str(cores_percent)]
-        started = subprocess.Popen(
-            [*_CLI, "run", "--tenant", tenant, *amounts, "--", *program],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=self._environment,
-            start_new_session=True,
-        )
+        started = self._start("run", "--tenant", tenant, *amounts, "--", *program)
         self._programs.append(started)
         return started
 

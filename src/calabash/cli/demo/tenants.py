@@ -42,7 +42,7 @@ class TenantRun:
     name: str
     cores_percent: int
     memory_mib: int
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     used_mib: int = 0
     used_mib_max: int = 0
     _shares: list[float] = field(default_factory=list)
@@ -71,7 +71,7 @@ class TenantRun:
 
     def broken_limits(self) -> list[str]:
         """Return a sentence for each limit that did not hold, after the program has ended."""
-        output = self.process.stdout.read() if self.process.stdout else ""
+        output = self.process.stdout.read() if self.process.stdout else b""
         if self.process.returncode:
             return [f"{self.name} ended with {self.process.returncode}"]
         return [*self._broken_memory(json.loads(output.splitlines()[-1])), *self._broken_share()]

@@ -16,9 +16,7 @@ from calabash.model.units import MIB
 def run_of(said: dict[str, Any], *, code: int = 0) -> TenantRun:
     """Return the run of a program that prints a line and ends when its standard input is closed."""
     program = f"import sys; print({json.dumps(said)!r}); sys.stdin.read(); sys.exit({code})"
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     return TenantRun(name="vision", cores_percent=50, memory_mib=1000, process=process)
 
 
