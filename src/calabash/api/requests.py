@@ -305,6 +305,8 @@ def body_bytes_max(path: str) -> int:
     return LARGE_BODY_BYTES_MAX if path in _LARGE else BODY_BYTES_MAX
 
 
+NOT_UNDERSTOOD_HINT = "see the API reference"
+"""Hint of each error for a body or query whose fields are unknown, missing or of another type, as in earlier versions."""
 _REGEX = re.compile(r"Expected `str` matching regex (?P<pattern>'.*'|\".*\") - at `\$\.?(?P<path>[^`]*)`")
 
 
@@ -320,7 +322,7 @@ def _refusal(what: str, error: Exception, given: Any) -> CalabashError:
     match = _REGEX.fullmatch(str(error))
     hint = PATTERN_HINTS.get(match["pattern"]) if match else None
     if match is None or hint is None:
-        return CalabashError(f"{what} is not understood: {error}", hint="see the API reference")
+        return CalabashError(f"{what} is not understood: {error}", hint=NOT_UNDERSTOOD_HINT)
     path = match["path"]
     value: Any = given() if callable(given) else given
     for step in re.findall(r"[^.\[\]]+", path):

@@ -17,7 +17,6 @@ from calabash.cli.net.kinds import NAME
 from calabash.cli.output import Column
 from calabash.model.errors import CalabashError, Reason, file_reason
 
-_PLACE_UNKNOWN = "unknown field `place`"  # refusal by a server of a version in which documents have no place
 MARKS = {"created": "+", "changed": "~", "removed": "-"}
 CERTIFICATE_BYTES_MAX = 24_000
 CERTIFICATES = (
@@ -82,6 +81,7 @@ def diff(files: tuple[str, ...], *, prune: bool) -> None:
 
 def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
     from calabash.api.networks import PLACE_CHARACTERS_MAX  # noqa: PLC0415
+    from calabash.api.requests import NOT_UNDERSTOOD_HINT  # noqa: PLC0415
     from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
 
     found = [one for file in files for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)]
@@ -93,9 +93,10 @@ def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
     try:
         return ask([one.plain() | {"place": output.printable(one.place)[-PLACE_CHARACTERS_MAX:]} for one in found])
     except CalabashError as error:
-        if error.reason is not Reason.BAD_REQUEST or _PLACE_UNKNOWN not in error.message:
+        if (error.reason, error.hint) != (Reason.BAD_REQUEST, NOT_UNDERSTOOD_HINT):
             raise
-        return ask([one.plain() for one in found])  # errors of this server name the number of the document
+        # A server of an earlier version knows no places; its errors name the number of the document.
+        return ask([one.plain() for one in found])
 
 
 def read_file(file: str, most: int) -> str:
