@@ -1,4 +1,4 @@
-"""Generate docs/reference/ from the product: commands from the command tree, reason codes from their enumeration.
+"""Generate docs/reference/ from the product: commands, reason codes, settings, metrics and the rest.
 
 ``python -m tools.reference`` rewrites the pages; ``--check`` exits 1 if one is not current.
 """
@@ -13,14 +13,14 @@ from pathlib import Path
 import click
 
 from calabash.cli.commands import cli
-from calabash.cli.failure import exit_code
 from calabash.cli.kubectl.group import cli as kubectl
-from calabash.model.errors import REASON_DESCRIPTIONS, Reason
 from tools.reference_chart import values_page
 from tools.reference_glossary import glossary_page
 from tools.reference_kubernetes import dialects_page
 from tools.reference_metrics import metrics_page
 from tools.reference_networks import networks_page
+from tools.reference_reasons import reasons_page
+from tools.reference_settings import environment_page, pool_settings_page
 from tools.reference_states import states_page
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -60,19 +60,6 @@ def cli_page() -> str:
     return "\n".join(lines)
 
 
-def reasons_page() -> str:
-    """Return the page of reason codes, with the meaning and the exit code of each."""
-    lines = [
-        _GENERATED,
-        "# Reason codes\n",
-        "Errors, explanations of waiting requests, events and metrics carry these codes. The meaning of a code never changes;",
-        "the message beside it names the object and the numbers. The exit code is the one of `calabash` commands.\n",
-    ]
-    lines += ["| code | meaning | exit code |", "|---|---|---|"]
-    lines += [f"| `{reason}` | {REASON_DESCRIPTIONS[reason]} | {exit_code(reason)} |" for reason in Reason]
-    return "\n".join(lines) + "\n"
-
-
 def main() -> int:
     """Write or check the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -81,7 +68,9 @@ def main() -> int:
     stale = []
     pages = {
         "cli.md": cli_page(),
-        "reasons.md": reasons_page(),
+        "environment.md": f"{_GENERATED}{environment_page()}",
+        "pool-settings.md": f"{_GENERATED}{pool_settings_page()}",
+        "reasons.md": f"{_GENERATED}{reasons_page()}",
         "glossary.md": f"{_GENERATED}{glossary_page()}",
         "helm-values.md": f"{_GENERATED}{values_page()}",
         "kubernetes-dialects.md": f"{_GENERATED}{dialects_page()}",

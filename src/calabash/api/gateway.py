@@ -21,11 +21,18 @@ Amount = Annotated[int, Meta(ge=1, le=1_000_000)]
 class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Limits of the gateway. A client is a token, a session, or a peer without either: a local user or an IP address.
 
-    ``requests_per_second``, ``requests_at_once``: rate and burst of one client. ``requests_per_second_per_user``,
-    ``requests_at_once_per_user``: rate and burst of all tokens of one user; null: twice the limit of one client.
-    ``refused_per_minute``: refused requests of one peer, beyond which replies are delayed. ``connections``: all connections;
-    ``connections_per_address``: connections of one client. ``waiting``: requests that wait for a reply of the pool;
-    ``waiting_per_user``: those of one user or session. ``watchers``: open watches; ``watchers_per_user``: those of one user.
+    Args:
+        requests_per_second: mean rate of the requests of one client.
+        requests_at_once: requests of one client that may come in a burst.
+        requests_per_second_per_user: mean rate of all tokens of one user; if it is not set, twice the rate of one client.
+        requests_at_once_per_user: burst of all tokens of one user; if it is not set, twice the burst of one client.
+        refused_per_minute: refused requests of one peer, beyond which replies are delayed.
+        connections: open connections of all clients.
+        connections_per_address: open connections of one client.
+        waiting: requests that wait for a reply of the pool.
+        waiting_per_user: requests of one user or session that wait for a reply of the pool.
+        watchers: open watches of all users.
+        watchers_per_user: open watches of one user.
     """
 
     requests_per_second: Amount = 100
@@ -42,7 +49,14 @@ class GatewayLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
 
 
 class OidcGroup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Rule that gives the members of an OIDC group a role in ``tenant``, or on the platform if ``tenant`` is empty."""
+    """Rule that gives the members of an OIDC group a role.
+
+    Args:
+        group: name of the group in the claim ``groups_claim``.
+        role: role that the members get.
+        tenant: tenant in which they get the role; empty: the platform.
+        project: project of the tenant in which they get the role; empty: all projects.
+    """
 
     group: Annotated[str, Meta(min_length=1, max_length=256)]
     role: Literal["admin", "operator", "tenant-admin", "member", "viewer"]
@@ -53,10 +67,16 @@ class OidcGroup(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 class OidcSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Settings of the OpenID Connect provider (section ``[console.oidc]``). Single sign-on is off while ``issuer`` is empty.
 
-    ``issuer``: URL of the provider, exactly as in its tokens. ``client_id``: client ID of the console. ``client_secret_file``:
-    file with the client secret, readable by its owner only; empty for a public client. ``name``: text of the login button.
-    ``url``: URL of the console for browsers; empty: the URL that each browser uses. ``authority``: PEM file of the CA that
-    signs the provider's certificate. ``groups_claim``: claim with the groups to which ``groups`` refers.
+    Args:
+        issuer: URL of the provider, exactly as in its tokens.
+        client_id: client ID of the console.
+        client_secret_file: file with the client secret, readable by its owner only; empty for a public client.
+        name: text of the login button.
+        scopes: scopes that the console requests from the provider.
+        url: URL of the console for browsers; empty: the URL that each browser uses.
+        authority: PEM file of the CA that signs the provider's certificate; empty: the system's CAs.
+        groups_claim: claim with the groups to which ``groups`` refers.
+        groups: rules that give members of groups their roles.
     """
 
     issuer: Annotated[str, Meta(max_length=256)] = ""
@@ -75,10 +95,16 @@ class OidcSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
 class ConsoleSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Settings of the web console and the API over TCP (section ``[console]``).
 
-    ``listen``: HOST:PORT, or ``off``. ``hosts``: host names that browsers may use, besides its addresses and ``localhost``.
-    ``certificate`` and ``key``: PEM files for TLS; without them only loopback addresses are served, unless ``insecure`` is set.
-    ``proxies``: addresses whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted. ``user``: user ID of the
-    gateway process if the pool runs as root. ``oidc``: the section ``[console.oidc]``.
+    Args:
+        listen: address HOST:PORT of the console, or ``off``.
+        hosts: host names that browsers may use, besides its addresses and ``localhost``.
+        certificate: PEM file with the certificate for TLS; without one, only loopback addresses are served.
+        key: PEM file with the key of the certificate.
+        insecure: other addresses than loopback addresses are served without TLS.
+        proxies: addresses whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted.
+        user: user ID of the gateway process if the pool runs as root.
+        limits: limits of the gateway.
+        oidc: OpenID Connect provider.
     """
 
     listen: str = "127.0.0.1:7432"

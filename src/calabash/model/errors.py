@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Reason(StrEnum):
-    """Stable reason codes, described in ``REASON_DESCRIPTIONS``. The meaning of a code never changes."""
+    """Stable reason codes, described in ``REASON_DESCRIPTIONS`` and ``REASON_ACTIONS``. The meaning of a code never changes."""
 
     BAD_REQUEST = "bad_request"
     UNKNOWN_MODE = "unknown_mode"
@@ -134,6 +134,65 @@ REASON_DESCRIPTIONS: dict[Reason, str] = {
     Reason.UNVERIFIED: "The compute share of an MPS client differs from the share that was granted.",
 }
 """Meaning of every reason code, one sentence each."""
+
+REASON_ACTIONS: dict[Reason, str] = {
+    Reason.BAD_REQUEST: "Correct the option or argument that the message names.",
+    Reason.UNKNOWN_MODE: "Use a mode that `calabash run --help` lists.",
+    Reason.NOT_FOUND: "Check the name; list the objects of this kind.",
+    Reason.NOT_PERMITTED: "Ask an administrator for the role that the message names, or work as another user.",
+    Reason.NOT_AUTHENTICATED: "Log in again, or use a token that has not ended or been revoked.",
+    Reason.CONFLICT: "Read the object again, and repeat the operation if it is still needed.",
+    Reason.POOL_DOWN: "Start the pool with `calabash up`; if it runs, check CALABASH_HOME and the pool's log.",
+    Reason.POOL_RUNNING: "Stop the pool or server first.",
+    Reason.STORE_NEWER: "Use the newer version, or restore a backup of the older one.",
+    Reason.STORE_UNAVAILABLE: "Check that the database runs and that its address and permissions are right.",
+    Reason.STORE_DAMAGED: "Restore a backup.",
+    Reason.DISK_FULL: "Free space on the file system that the message names.",
+    Reason.OVERLOADED: "Repeat the request later; raise the limit that the message names if it happens often.",
+    Reason.HOST_FAILED: "Look at the cause in the message and in the log of the daemon.",
+    Reason.BAD_FILE: "Correct the file at the line or field that the message names.",
+    Reason.UNSUPPORTED: "Use another mode, device or version; the message says what is missing.",
+    Reason.API_DOWN: "Check the API server or daemon; controllers repeat the operation themselves.",
+    Reason.KUBELET_DOWN: "Check the kubelet of the node; the agent registers again when it is back.",
+    Reason.FOREIGN_PLUGIN: "Remove the other device plugin from the node.",
+    Reason.UNREACHABLE: "Check address, port, firewall and certificate of the host that the message names.",
+    Reason.NO_DEVICES: "Request fewer devices for each pod or program, or add devices to a node.",
+    Reason.TOO_LARGE: "Request less; waiting does not help.",
+    Reason.NO_CAPACITY: "Wait, or request fewer devices.",
+    Reason.NO_MEMORY: "Wait, or request less memory.",
+    Reason.NO_CORES: "Wait, or request a smaller compute share or a best-effort one.",
+    Reason.NO_CPU: "Wait, or request less CPU.",
+    Reason.NO_HOST_MEMORY: "Wait, or request less host memory.",
+    Reason.SELECTOR_MISMATCH: "Correct the selector; list the devices to see what it is compared with.",
+    Reason.MODE_CONFLICT: "Wait until the devices are free, request their present mode, or change the mode of a device.",
+    Reason.TAINTED: "Add a toleration to the pod, or remove the taint from the nodes.",
+    Reason.TOPOLOGY: "Wait, or request a weaker connection between the devices.",
+    Reason.UNHEALTHY: "Look at the health of the device; reset or replace it.",
+    Reason.GANG_INCOMPLETE: "Create the missing members, or wait until all of them fit at the same time.",
+    Reason.USER_LIMIT: "End or withdraw something, send requests more slowly, or ask an administrator for a higher limit.",
+    Reason.QUEUE_OVER_LIMIT: "Wait until the queue releases devices, or ask for a higher limit of the queue.",
+    Reason.QUEUE_OVER_DESERVED: "Wait until devices can be borrowed, or ask for a larger guarantee of the queue.",
+    Reason.RESERVED: "Wait: the earlier request starts first.",
+    Reason.WAITS_FOR_MOVE: "Wait: the pod starts when the moved pods have left.",
+    Reason.TIMEOUT: "Repeat the operation, with a longer limit if it has an option for it.",
+    Reason.CORDONED: "Wait, or return the node or device to service.",
+    Reason.FABRIC_HELD: "Wait for the report of the fabric controller; check that it runs.",
+    Reason.PLAN_UNUSED: "Nothing: the pod is planned again. If it repeats, look at the events of the pod.",
+    Reason.WRITE_REFUSED: "Correct what the API server refuses; the message has its answer.",
+    Reason.RECLAIM: "Nothing: the request waits again. Raise the guarantee of the queue if it happens often.",
+    Reason.PREEMPT: "Nothing: the request waits again. Use a higher priority if it must keep its devices.",
+    Reason.MOVED: "Nothing: the pod is planned again.",
+    Reason.OVER_USE: "Request as much memory as the program needs.",
+    Reason.BUDGET_SPENT: "Raise the budget of the tenant, or wait for the next month.",
+    Reason.IDLE: "Start the program again when it has work, or ask for a longer idle time.",
+    Reason.DRAINED: "Start the program on another device, or wait until the drain is over.",
+    Reason.RUN_TIME: "Save intermediate results and start again, or ask for a longer run time.",
+    Reason.STRANGER: "Find out who started the process; end it, or start it with a slice.",
+    Reason.UNDER_REPORTED: "Ask the tenant; the allocation is charged by the driver's figures.",
+    Reason.NEIGHBOUR_FAULT: "Start the program again; use another mode if tenants must not disturb each other.",
+    Reason.UNVERIFIED: "Start the program again without changing its MPS environment.",
+}
+"""What to do about every reason code, for the user or administrator who meets it."""
 
 
 def cause(error: BaseException) -> str:

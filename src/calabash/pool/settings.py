@@ -55,6 +55,10 @@ class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
     Used only if the pool runs as root. The worker of each allocation has a uid of its own. Uids that belong to a named account
     of this machine are skipped.
+
+    Args:
+        first_user: first uid of the range.
+        last_user: last uid of the range.
     """
 
     first_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 64_000
@@ -105,6 +109,8 @@ class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
         limit: consequence if a tenant holds more than its limit, which happens if the limit is lowered. ``return`` ends the
             newest slices.
         idle: consequence if a slice has had no GPU time for ``idle_minutes``.
+        idle_minutes: minutes without GPU time after which a slice is idle.
+        notice_minutes: minutes between the notice to the tenant and the end of an allocation with ``return``.
     """
 
     budget: Literal["off", "tell", "hold", "lower", "return"] = "hold"
@@ -128,8 +134,7 @@ class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Contents of the settings file.
 
-    Its sections are ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]``, ``[jobs]``, ``[notifications]``,
-    ``[fabric]`` and ``[over_use]``; ``[tenants.NAME]`` replaces ``[over_use]`` for one tenant.
+    Each field is a section; ``[tenants.NAME]`` replaces ``[over_use]`` for one tenant.
     """
 
     user: Limits = Limits()
@@ -159,5 +164,6 @@ def read_settings(home: Path) -> Settings:
         raise CalabashError(
             f"{path} is not understood: {error}",
             reason=Reason.BAD_FILE,
-            hint=f"sections {', '.join(f'[{name}]' for name in Settings.__struct_fields__)}; see the API reference",
+            hint=f"sections {', '.join(f'[{name}]' for name in Settings.__struct_fields__)};"
+            " see docs/reference/pool-settings.md",
         ) from None

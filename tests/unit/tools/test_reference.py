@@ -2,31 +2,74 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
 from pathlib import Path
 
 import click
-from tools import reference, reference_http
+import pytest
+from tools import reference, reference_http, reference_settings
+from tools.environment_reads import read_variables, variables_of_module
 from tools.reference_glossary import glossary_page
 from tools.reference_metrics import metrics_page
 from tools.reference_networks import networks_page
+from tools.reference_reasons import parts_of_reasons, reasons_page
+from tools.reference_settings import environment_page, pool_settings_page, setting_rows
 from tools.reference_states import MACHINES, states_page
 
 from calabash.api.requests import AllocationRequest
 from calabash.api.routes import ROUTES
 from calabash.cli.commands import cli
 from calabash.exporter.catalogue import CATALOGUE
-from calabash.model.errors import Reason
+from calabash.model.errors import REASON_ACTIONS, REASON_DESCRIPTIONS, Reason
 from calabash.model.network import NetworkKind
+from calabash.platform.home.limits import RetentionSettings
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "reference"
 
 
 def test_the_pages_are_what_the_product_says_now() -> None:
     assert (PAGES / "cli.md").read_text() == reference.cli_page(), "run: make docs"
-    assert (PAGES / "reasons.md").read_text() == reference.reasons_page(), "run: make docs"
+    assert (PAGES / "reasons.md").read_text() == f"{reference._GENERATED}{reasons_page()}", "run: make docs"
+    assert (PAGES / "environment.md").read_text() == f"{reference._GENERATED}{environment_page()}", "run: make docs"
+    assert (PAGES / "pool-settings.md").read_text() == f"{reference._GENERATED}{pool_settings_page()}", "run: make docs"
+
+
+def test_every_reason_has_a_meaning_an_action_and_a_place() -> None:
+    parts = parts_of_reasons()
+    for reason in Reason:
+        assert REASON_DESCRIPTIONS[reason].endswith("."), reason
+        assert REASON_ACTIONS[reason].endswith("."), reason
+        assert parts[reason], reason
+
+
+def test_every_key_of_pool_toml_has_a_meaning() -> None:
+    sections = {heading: rows for heading, _, rows in setting_rows()}
+    assert set(sections) >= {"[user]", "[console.oidc]", "[[console.oidc.groups]]", "[tenants.NAME]"}
+    assert [f"{heading} {row[0]}" for heading, rows in sections.items() for row in rows if not row[3]] == []
+    assert {row[0] for row in sections["[journal]"]} == set(RetentionSettings.__struct_fields__)
+
+
+def test_reads_of_environment_variables_are_found_in_every_form() -> None:
+    text = """
+import os
+NAME = "BY_CONSTANT"
+os.environ["SUBSCRIPT"], os.environ.get("GET"), os.environ.pop("POP", ""), os.getenv("GETENV", "")
+os.environ.get(NAME), "COMPARED" in os.environ, option("--x", envvar="OPTION")
+os.environ["WRITTEN"] = "1"
+del os.environ["DELETED"]
+"""
+    assert set(variables_of_module(ast.parse(text), {})) == {
+        *("SUBSCRIPT", "GET", "POP", "GETENV", "BY_CONSTANT", "COMPARED", "OPTION")
+    }
+
+
+def test_variable_that_the_page_does_not_list_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_settings, "read_variables", lambda: read_variables() | {"CALABASH_NEW"})
+    with pytest.raises(ValueError, match="CALABASH_NEW"):
+        environment_page()
 
 
 def test_the_page_of_metrics_is_what_the_catalogue_says_now() -> None:

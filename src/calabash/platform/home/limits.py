@@ -32,7 +32,18 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class RetentionSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Retention of the journal: greatest number and age in days of each kind of record."""
+    """Retention of the journal. A record is deleted if there are more, or if it is older.
+
+    Args:
+        allocations: ended allocations that are kept.
+        allocation_days: age in days at which ended allocations are deleted.
+        usage: usage records that are kept.
+        usage_days: age in days at which usage records are deleted.
+        events: events that are kept.
+        event_days: age in days at which events are deleted.
+        audit: lines of the audit log that are kept.
+        audit_days: age in days at which lines of the audit log are deleted.
+    """
 
     allocations: Count = Retention.allocations
     allocation_days: Days = Retention.allocation_days

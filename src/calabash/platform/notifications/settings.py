@@ -16,6 +16,10 @@ class MailSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
     """Mail server for notices; no mail is sent if ``host`` is empty.
 
     Args:
+        host: name of the mail server.
+        port: port of the mail server.
+        sender: mail address from which notices are sent.
+        user: account on the mail server; empty: no authentication.
         tls: ``starttls``, ``tls``, or ``none`` for a server on this machine.
         password_file: file with the password; other users must not be able to read it.
         authority: PEM file of the authority that signs the server's certificate.
@@ -40,6 +44,7 @@ class NotificationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
         per_tenant: greatest number of rules of one tenant.
         waiting_minutes: time after which a waiting request causes a notice.
         token_days: time before the end of a token at which it causes a notice.
+        mail: mail server.
     """
 
     allow: list[str] = []
