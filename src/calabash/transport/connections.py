@@ -23,6 +23,10 @@ import itertools
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from socket import socket
+
+Peer = Callable[[socket, str], str]
+"""Returns the peer for which a connection counts, from its socket and address."""
 
 _IPV6_PREFIX = 64  # a machine has all addresses of one such network
 
@@ -73,6 +77,7 @@ class Connections:
         held_bytes_max: largest number of bytes of requests in memory, of all connections together.
         without_credential: largest number of connections that count for a peer; None: ``most``.
         unbounded: peers without a limit of their own, such as trusted proxies.
+        peer: returns the peer of an accepted connection; see ``Peer``.
     """
 
     def __init__(
@@ -83,12 +88,14 @@ class Connections:
         held_bytes_max: int = 0,
         without_credential: int | None = None,
         unbounded: frozenset[str] = frozenset(),
+        peer: Peer = lambda _, address: address,
     ) -> None:
         self._most = most
         self._per_peer = per_peer
         self._held_bytes_max = held_bytes_max
         self._without_credential = most if without_credential is None else without_credential
         self._unbounded = unbounded
+        self._peer = peer
         self._by_peer: dict[str, dict[Connection, None]] = {}
         self._by_credential: dict[str, dict[Connection, None]] = {}
         self._count = 0
@@ -97,6 +104,10 @@ class Connections:
 
     def __len__(self) -> int:
         return self._count
+
+    def accept(self, accepted: socket, address: str, close: Callable[[], object]) -> Connection | None:
+        """Add a new connection for the peer at the other end of a socket; see ``open``."""
+        return self.open(self._peer(accepted, address), close)
 
     def open(self, address: str, close: Callable[[], object]) -> Connection | None:
         """Add a new connection, and close another one if there are too many; return None if the new one is refused.

@@ -27,9 +27,6 @@ Handle = Callable[[socket, Connection], Awaitable[None]]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Connection], Awaitable[None]]
 """Called with the streams of a connection; it is closed afterwards. What it raises of ``SILENT`` is not reported."""
 
-Peer = Callable[[socket, str], str]
-"""Returns the peer for which a connection counts, from its socket and address."""
-
 SILENT = (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError)
 """The client is gone, silent, too slow, or speaks another protocol; or its connection was closed for another one."""
 
@@ -79,21 +76,12 @@ class Acceptor:
         listener: socket that is bound and listening; ``end`` closes it, ``close`` does not.
         handle: handles one connection; see ``Handle`` and ``streams``.
         connections: table of the open connections, with their limits.
-        peer: returns the peer for which a connection counts, from its socket and address.
     """
 
-    def __init__(
-        self,
-        listener: socket,
-        handle: Handle,
-        connections: Connections,
-        *,
-        peer: Peer = lambda _, address: address,
-    ) -> None:
+    def __init__(self, listener: socket, handle: Handle, connections: Connections) -> None:
         self._listener = listener
         self._handle = handle
         self._connections = connections
-        self._peer = peer
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -142,11 +130,11 @@ class Acceptor:
                 self._connections.shed()
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            self._begin(accepted, self._peer(accepted, str(address[0])))
+            self._begin(accepted, str(address[0]))
             await asyncio.sleep(0)  # a connection that waits already is accepted without a pause for others
 
-    def _begin(self, accepted: socket, peer: str) -> None:
-        connection = self._connections.open(peer, lambda: shut_down(accepted))
+    def _begin(self, accepted: socket, address: str) -> None:
+        connection = self._connections.accept(accepted, address, lambda: shut_down(accepted))
         if connection is None:
             accepted.close()
             return

@@ -22,9 +22,9 @@ from typing import Any
 
 import structlog
 
-from calabash.transport.connections import Connection, Connections
+from calabash.transport.connections import Connection, Connections, Peer
 from calabash.transport.http1 import Bounds, Conversation, HttpQuestion, HttpReply
-from calabash.transport.listening import Acceptor, Peer, address_of_socket, listen, streams
+from calabash.transport.listening import Acceptor, address_of_socket, listen, streams
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class SmallServer:
         tls: TLS context with the server's certificate; None for plain HTTP.
         admits: called with the client's certificate, as ``ssl`` decodes it; returns True if the client is permitted. None:
             all clients are permitted.
-        peer: returns the peer for which a connection counts, from its socket and address.
+        peer: returns the peer of a connection; see ``Peer``.
         healthy: called every ``every_s`` seconds. While it returns False, the server does not listen and has no
             connections, so that clients fail at once and need not wait for a timeout. Needs ``at`` as host and port.
         cancels: True if the handler is cancelled when the client disconnects before the reply.
@@ -77,12 +77,11 @@ class SmallServer:
         self._host = self.address[0]
         self._tls = tls
         self._admits = admits
-        self._peer = peer
         self._healthy = healthy
         self._every_s = every_s
         self._ending_s = ending_s
         self._connections = Connections(
-            most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes
+            most=bounds.connections, per_peer=bounds.per_peer, held_bytes_max=bounds.held_bytes, peer=peer
         )
         self._answer = self._unless_gone if cancels else self._handled
         self._stopping = asyncio.Event()
@@ -159,7 +158,7 @@ class SmallServer:
         return self._stopping.is_set()
 
     def _accept(self) -> None:
-        self._acceptor = Acceptor(self._listen(), self._handle, self._connections, peer=self._peer)
+        self._acceptor = Acceptor(self._listen(), self._handle, self._connections)
         self._acceptor.start()
 
     async def _hang_up(self, within_s: float) -> None:

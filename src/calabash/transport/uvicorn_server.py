@@ -25,7 +25,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calabash.transport.connections import Activity, Connection, Connections
-from calabash.transport.listening import HANDSHAKE_S, Acceptor, Peer, shut_down
+from calabash.transport.listening import HANDSHAKE_S, Acceptor, shut_down
 
 HEAD_BYTES_MAX = 16 << 10
 TICK_S = 1.0  # the resolution of the header Date
@@ -54,7 +54,6 @@ class ServerOptions:
 
     Args:
         connections: table of the open connections, with their limits; None if the listeners limit them.
-        peer: see ``Peer``.
         handler: returns the handler of a new connection.
         tls: TLS context; None for plain HTTP. A connection is counted when it is accepted, before its handshake.
         handshake_s: longest duration of a TLS handshake in seconds.
@@ -68,7 +67,6 @@ class ServerOptions:
     """
 
     connections: Connections | None = None
-    peer: Peer = lambda _, address: address
     handler: Callable[[HttpConnection], ConnectionHandler] = lambda _: ConnectionHandler()
     tls: ssl.SSLContext | None = None
     handshake_s: float = HANDSHAKE_S
@@ -157,8 +155,7 @@ class HttpConnection(H11Protocol):
         super().connection_made(transport)
         table = self._options.connections
         if self._counts and table is not None:
-            peer = self._options.peer(self.raw_socket, self.client[0] if self.client else "")
-            self._counted = table.open(peer, self.drop)
+            self._counted = table.accept(self.raw_socket, self.client[0] if self.client else "", self.drop)
             if self._counted is None:
                 transport.abort()
                 return
@@ -294,11 +291,9 @@ class HttpServer(uvicorn.Server):
         table = self.options.connections
         assert table is not None
         try:
-            peer = self.options.peer(accepted, str(accepted.getpeername()[0]))
+            counted = table.accept(accepted, str(accepted.getpeername()[0]), lambda: shut_down(accepted))
         except OSError:  # the client has disconnected
-            accepted.close()
-            return
-        counted = table.open(peer, lambda: shut_down(accepted))
+            counted = None
         if counted is None:
             accepted.close()
         else:
@@ -334,7 +329,7 @@ class HttpServer(uvicorn.Server):
                 backlog=self.config.backlog,
             )
         listener.listen(self.config.backlog)
-        acceptor = Acceptor(listener, self._serve_counted, table, peer=self.options.peer)
+        acceptor = Acceptor(listener, self._serve_counted, table)
         acceptor.start()
         return acceptor
 

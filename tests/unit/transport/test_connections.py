@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 
 import pytest
@@ -46,6 +47,23 @@ def test_a_peer_at_its_limit_loses_its_own_oldest_connection() -> None:
     assert table.closed == [first, second]
     assert other not in table.closed
     assert third not in table.closed
+
+
+def test_accepted_connection_counts_for_the_peer_that_the_function_returns() -> None:
+    users = iter(["user 1", "user 2", "user 2"])
+    table = Connections(most=8, per_peer=1, peer=lambda _, address: f"{next(users)} at {address}")
+    closed: list[str] = []
+    with socket.socket() as accepted:
+        first = table.accept(accepted, "127.0.0.1", lambda: closed.append("first"))
+        second = table.accept(accepted, "127.0.0.1", lambda: closed.append("second"))
+        assert closed == []
+        third = table.accept(accepted, "127.0.0.1", lambda: closed.append("third"))
+    assert [one.peer for one in (first, second, third) if one is not None] == [
+        "user 1 at 127.0.0.1",
+        "user 2 at 127.0.0.1",
+        "user 2 at 127.0.0.1",
+    ]
+    assert closed == ["second"]
 
 
 def test_a_full_table_closes_a_connection_of_the_peer_that_has_most() -> None:

@@ -64,8 +64,8 @@ class PortDispatcher:
 
     def __init__(self, listener: socket.socket, services: PortServices) -> None:
         self._services = services
-        self._unknown = Connections(most=UNKNOWN_MAX, per_peer=UNKNOWN_MAX)
-        self._acceptor = Acceptor(listener, self._receive, self._unknown, peer=local_peer)
+        self._unknown = Connections(most=UNKNOWN_MAX, per_peer=UNKNOWN_MAX, peer=local_peer)
+        self._acceptor = Acceptor(listener, self._receive, self._unknown)
 
     async def serve(self) -> None:
         """Accept connections until cancelled."""

@@ -93,8 +93,7 @@ class RemoteServer:
         self._http = HttpServer(
             application,
             ServerOptions(
-                connections=Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX),
-                peer=local_peer,
+                connections=Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX, peer=local_peer),
                 tls=context,
                 handshake_s=HANDSHAKE_S,
                 request_s=REQUEST_S,
