@@ -12,6 +12,7 @@ from bench._reference import CPU_UNIT, cpu_time
 from bench._report import Report
 from calabash.adapters.pool.client import ApiClient
 from calabash.api import replies, tenancy
+from calabash.api.counters import NO_COUNTERS
 from calabash.exporter.catalogue import CATALOGUE
 from calabash.exporter.page import MetricsPage
 from calabash.exporter.reading import Reader
@@ -72,10 +73,13 @@ class _Pool(ApiClient):
             "/v1/devices": msgspec.json.encode(replies.DeviceList(items=devices)),
             "/v1/queues": msgspec.json.encode(replies.QueueList(items=queues)),
             "/v1/allocations": msgspec.json.encode(replies.AllocationList(items=allocations)),
+            "/v1/counters": msgspec.json.encode(NO_COUNTERS),
+            "/v1/events": b'{"items":[]}',
+            "/v1/networks/objects": b'{"items":[]}',
         }
 
     def call(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
-        return {"items": []} if path.startswith("/v1/events") else msgspec.json.decode(self._answers[path])
+        return msgspec.json.decode(self._answers[path.partition("?")[0]])
 
 
 def made_device(index: int) -> replies.DeviceView:
