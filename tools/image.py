@@ -163,7 +163,9 @@ def _install(product: Path, python: str, machine: str, tree: Path) -> None:
     target = tree / _SITE
     target.mkdir(parents=True)
     kind = ("--python-version", python, "--python-platform", f"{machine}-manylinux_2_36", "--only-binary", ":all:")
-    wheel.run(wheel.uv(), "pip", "install", "--quiet", "--target", str(target), *kind, str(product))
+    wheel.run(
+        wheel.uv(), "pip", "install", "--quiet", "--target", str(target), *kind, f"calabash[all] @ {product.as_uri()}"
+    )
     for pattern in _NEEDLESS:
         for path in list(target.glob(pattern)):
             shutil.rmtree(path, ignore_errors=True)

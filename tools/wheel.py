@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tools import openssl
@@ -29,7 +30,7 @@ class BuildError(Exception):
 def libraries(machine: str) -> Path:
     """Return the directory with the C libraries for a machine; build them if they are not there. Raises BuildError."""
     own = machine == platform.machine()
-    prefix = "" if own else f"{machine}-linux-gnu-"
+    prefix = _tool_prefix(machine)
     if not own and shutil.which(f"{prefix}gcc") is None:
         raise BuildError(f"{prefix}gcc is not installed; hint: tools/bootstrap --tests")
     lock = ROOT / "build" / ("native.lock" if own else "cross.lock")
@@ -50,7 +51,35 @@ def libraries(machine: str) -> Path:
 def build(out: Path, machine: str = "") -> Path:
     """Build the wheel for a machine and return its path. Raises BuildError."""
     machine = machine or platform.machine()
-    native = libraries(machine)
+    with tempfile.TemporaryDirectory(prefix="calabash-native-") as scratch:
+        return _build(out, machine, stripped(libraries(machine), machine, Path(scratch) / "_native"))
+
+
+def stripped(native: Path, machine: str, target: Path) -> Path:
+    """Copy the C libraries of a machine without what a wheel need not have; return the copy.
+
+    Debug information is removed. A wheel has no symbolic links, so that a second name of a library would be a second copy of
+    it: it becomes a small library that loads the first name.
+    """
+    shutil.copytree(native, target, symlinks=True)
+    compiler = f"{_tool_prefix(machine)}gcc"
+    for link in [path for path in target.rglob("*.so*") if path.is_symlink()]:
+        library = os.readlink(link)
+        link.unlink()
+        words = ("-shared", "-nostdlib", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined")
+        run(compiler, *words, f"-L{link.parent}", f"-l:{library}", "-o", str(link))
+    files = [path for path in target.rglob("*") if path.is_file() and not path.is_symlink()]
+    elf = [str(path) for path in files if path.read_bytes()[:4] == b"\x7fELF"]
+    run(f"{_tool_prefix(machine)}strip", "--strip-unneeded", "--enable-deterministic-archives", *elf)
+    return target
+
+
+def _tool_prefix(machine: str) -> str:
+    """Return the prefix of the names of the compiler and its tools; "" for those of this machine."""
+    return "" if machine == platform.machine() else f"{machine}-linux-gnu-"
+
+
+def _build(out: Path, machine: str, native: Path) -> Path:
     for old in out.glob(f"calabash-*_{machine}.whl"):
         old.unlink()
     environment = os.environ | {"CALABASH_WHEEL_NATIVE": str(native)}

@@ -68,6 +68,10 @@ def exit_code(reason: Reason) -> int:
 
 def report(error: BaseException) -> int:
     """Print the error on stderr and return the exit code; raise unknown exceptions again, which prints their traceback."""
+    if isinstance(error, ImportError):
+        from calabash.model.extras import missing_import  # noqa: PLC0415 - not needed by most commands
+
+        error = missing_import(error) or error
     if isinstance(error, CalabashError):
         print_on_stderr("error: " + error.message)
         if error.hint:

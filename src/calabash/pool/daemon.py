@@ -27,6 +27,7 @@ from calabash.adapters.pool.client import socket_path
 from calabash.adapters.store import Store, absolute_url, open_store
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError
+from calabash.model.extras import is_installed
 from calabash.node.agent import NodeAgent
 from calabash.node.devices.inventory import no_devices
 from calabash.node.membership.protocol import choose_membership, group_name
@@ -196,7 +197,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         kept=settings.journal.retention(),
         log_file=home / LOG_FILE,
         check=lambda: _end_overdue(pool),
-        preload="scipy.optimize",  # imported by the scheduler's tables
+        preload="scipy.optimize" if is_installed("placement") else "",  # imported by the scheduler's tables
     )
     keeper.start()
     stack.callback(keeper.stop)

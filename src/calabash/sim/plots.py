@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
-from calabash.model.errors import CalabashError, Reason
+from calabash.model.extras import require
 from calabash.sim.results import RunResult
 
 # Distinguishable with any colour vision (Okabe and Ito), and by pattern in print.
@@ -26,13 +25,8 @@ def label(policy: str, load: float) -> str:
 
 
 def require_library() -> None:
-    """Raise CalabashError if matplotlib, which plots need, is not installed."""
-    if find_spec("matplotlib") is None:
-        raise CalabashError(
-            "plots need matplotlib, which is not installed",
-            reason=Reason.NOT_FOUND,
-            hint="pip install calabash[report]",
-        )
+    """Raise CalabashError(UNSUPPORTED) if matplotlib, which plots need, is not installed."""
+    require("reports")
 
 
 def plot(results: Sequence[RunResult], kind: str) -> bytes:
@@ -42,7 +36,7 @@ def plot(results: Sequence[RunResult], kind: str) -> bytes:
         kind: ``png`` or ``svg``.
 
     Raises:
-        CalabashError(NOT_FOUND): matplotlib is not installed.
+        CalabashError(UNSUPPORTED): matplotlib is not installed.
     """
     require_library()
     import matplotlib  # noqa: PLC0415 - an optional extra

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
 import sys
 import types
 import zipfile
@@ -105,3 +106,20 @@ def test_nothing_of_the_chart_or_the_containerfile_asks_for_one_machine() -> Non
     for path in [*files, wheel.ROOT / "Containerfile"]:
         for word in ("kubernetes.io/arch", "amd64", "x86_64-linux", "x86-64"):
             assert word not in path.read_text().replace("--arch x86_64", ""), f"{path.name} says {word}"
+
+
+def test_libraries_of_a_wheel_have_no_debug_information_and_second_names_load_the_first(tmp_path: Path) -> None:
+    made = wheel.stripped(NATIVE, platform.machine(), tmp_path / "native")
+    assert not [path for path in made.rglob("*") if path.is_symlink()]
+    assert {path.relative_to(made) for path in made.rglob("*")} == {p.relative_to(NATIVE) for p in NATIVE.rglob("*")}
+    assert not [path for path in made.rglob("*") if path.is_file() and b"\0.debug_info\0" in path.read_bytes()]
+    for second in (
+        "simgpu/libcuda.so",
+        "simgpu/libcuda.so.580.95.05",
+        "remote/libnvidia-ml.so",
+        "remote/span/libcuda.so",
+    ):
+        assert (made / second).stat().st_size < 20_000
+        symbol = "nvmlInit_v2" if "nvidia-ml" in second else "cuInit"
+        program = f"import ctypes; ctypes.CDLL({str(made / second)!r}).{symbol}"
+        subprocess.run([sys.executable, "-S", "-c", program], check=True)

@@ -56,7 +56,21 @@ def main() -> None:
         del words[:2]
     _load_package()
     sys.argv = words
-    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    except ModuleNotFoundError as error:
+        sys.exit(_report(error))
+
+
+def _report(error: ModuleNotFoundError) -> int:
+    """Print the error and the hint if an extra is not installed, as daemons print errors; else raise the error again."""
+    from calabash.model.extras import missing_import  # noqa: PLC0415 - the package is loaded by now
+
+    known = missing_import(error)
+    if known is None:
+        raise error
+    print(f"error [{known.reason}]: {known.message}\nhint: {known.hint}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

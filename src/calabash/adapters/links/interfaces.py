@@ -6,18 +6,16 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
+from typing import TYPE_CHECKING
 
 from calabash.adapters.links import namespaces
 from calabash.adapters.links.offloads import switch_off
 
-Answer = TypeVar("Answer")
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
 
 _NODAD = 0x02  # IFA_F_NODAD: the address is unique, so duplicate address detection is not needed
 _DISCARD = 9  # port of a datagram that makes the kernel resolve the address
@@ -57,14 +55,14 @@ def join(one: LinkEnd, other: LinkEnd) -> None:
 
     def make() -> None:
         peer: dict[str, object] = {"ifname": other.name}
-        with IPRoute() as netlink:
+        with _netlink() as netlink:
             if other.namespace is None:
                 netlink.link("add", ifname=one.name, kind="veth", peer=peer)
                 return
             with other.namespace.open("rb") as there:
                 netlink.link("add", ifname=one.name, kind="veth", peer=peer | {"net_ns_fd": there.fileno()})
 
-    _inside(one.namespace, make)
+    namespaces.inside(one.namespace, make)
 
 
 def present(end: LinkEnd) -> bool:
@@ -79,13 +77,13 @@ def remove(end: LinkEnd) -> None:
     """Delete a veth pair by one of its ends; does nothing if the interface does not exist."""
 
     def take() -> None:
-        with IPRoute() as netlink:
+        with _netlink() as netlink:
             for index in netlink.link_lookup(ifname=end.name):
                 netlink.link("del", index=index)
 
     if present(end):
         try:
-            _inside(end.namespace, take)
+            namespaces.inside(end.namespace, take)
         except OSError as error:
             if error.errno not in (errno.ENODEV, errno.ENOENT):
                 raise
@@ -100,7 +98,7 @@ def set_up(end: LinkEnd, settings: LinkSettings | None = None) -> None:
 
     def change() -> None:
         switch_off(end.name)
-        with IPRoute() as netlink:
+        with _netlink() as netlink:
             (index,) = netlink.link_lookup(ifname=end.name)
             if settings is None:
                 netlink.link("set", index=index, state="up")
@@ -118,7 +116,7 @@ def set_up(end: LinkEnd, settings: LinkSettings | None = None) -> None:
             for prefix, gateway in settings.routes:
                 netlink.route("replace", dst=prefix, gateway=gateway, oif=index, family=_family(gateway))
 
-    _inside(end.namespace, change)
+    namespaces.inside(end.namespace, change)
 
 
 def resolve_neighbour(namespace: Path, address: str) -> None:
@@ -136,13 +134,13 @@ def neighbour_answers(namespace: Path, address: str) -> bool:
     """Return True if the neighbour has answered recently. Raises OSError."""
 
     def has_answered() -> bool:
-        with IPRoute() as netlink:
+        with _netlink() as netlink:
             return any(
                 neighbour.get("dst") == address and neighbour["state"] & _ANSWERED
                 for neighbour in netlink.get_neighbours(family=_family(address))
             )
 
-    return _inside(namespace, has_answered)
+    return namespaces.inside(namespace, has_answered)
 
 
 def _let_everybody_ping() -> None:
@@ -162,9 +160,14 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _inside(namespace: Path | None, work: Callable[[], Answer]) -> Answer:
-    """Run ``work`` as ``namespaces.inside`` does; errors of netlink become OSError."""
+@contextlib.contextmanager
+def _netlink() -> Iterator[IPRoute]:
+    """Context with netlink in this thread's namespace; its errors become OSError."""
+    from pyroute2 import IPRoute  # noqa: PLC0415 - an extra, and slow to import
+    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
+
     try:
-        return namespaces.inside(namespace, work)
+        with IPRoute() as netlink:
+            yield netlink
     except NetlinkError as error:
         raise OSError(error.code, os.strerror(error.code)) from error

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from calabash.adapters.store import tables
 from calabash.adapters.store.errors import damaged, public_url, translated
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.extras import require
 
 BUSY_TIMEOUT_S = 5
 _READS = "calabash_reads"
@@ -186,6 +187,7 @@ def _engine(url: str) -> sa.Engine:
         sa.event.listen(engine, "begin", _begin)
         return engine
     if backend == "postgresql":
+        require("postgresql")
         return sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,

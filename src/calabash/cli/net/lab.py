@@ -19,6 +19,7 @@ from calabash.controllers.lab.programs import version_text
 from calabash.controllers.lab.record import HOSTS_MAX, register, registered
 from calabash.controllers.lab.supervisor import DaemonRestarts
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.extras import require
 
 PREFIX = "cb"
 NO_HOST = "none"
@@ -68,6 +69,7 @@ def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: 
     Running daemons are not touched, ended ones are started again, also later by a supervisor. Uses the OVN and Open vSwitch of
     this machine if they are recent enough, else those of Debian 13, which are downloaded once into ~/.cache/calabash/ovn.
     """
+    require("networks")
     known = Lab.of_prefix(prefix)
     # The shape of a network that was not started completely is not kept.
     record = known.record if known is not None and known.record.phase == "up" else None

@@ -101,7 +101,7 @@ def up(*, sim: str | None, db: str | None, on_unmanaged: str, console: str, inse
     if status["console"]:
         click.echo(f"console: {_login_link(pool, status['console'])}")
     elif status["console_failure"]:
-        click.echo(f"no console: {status['console_failure']}; give another port with --console HOST:PORT, or off")
+        click.echo(f"no console: {status['console_failure']}")
 
 
 def _check(directory: Path, sim: str | None, console: str) -> None:
@@ -112,7 +112,9 @@ def _check(directory: Path, sim: str | None, console: str) -> None:
         require_own(directory)
     if console not in ("default", "off"):
         from calabash.api.gateway import checked_listen  # noqa: PLC0415
+        from calabash.model.extras import require  # noqa: PLC0415
 
+        require("console")
         checked_listen(console)
     if sim:
         from calabash.adapters.gpu.sim import find_node  # noqa: PLC0415

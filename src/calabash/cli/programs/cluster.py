@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from calabash.model.errors import CalabashError, Reason, cause, file_reason
+from calabash.model.extras import require
 
 if TYPE_CHECKING:
     from calabash.kubernetes.admission.settings import AdmissionSettings
@@ -29,6 +30,7 @@ class AgentCommand(click.Command):
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def agent(words: tuple[str, ...]) -> None:
     """Run the agent of one node of a cluster, which serves its devices to containers."""
+    require("kubernetes")
     from calabash.kubernetes.node_plugin.daemon import main  # noqa: PLC0415
 
     sys.exit(main(words))
@@ -47,6 +49,7 @@ class RelayCommand(click.Command):
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def plugin_relay(words: tuple[str, ...]) -> None:
     """Keep a node's devices registered at the kubelet while the agent of the node restarts."""
+    require("kubernetes")
     from calabash.kubernetes.node_plugin.devices.relay import main  # noqa: PLC0415
 
     sys.exit(main(words))
@@ -68,6 +71,7 @@ def admission(kubeconfig: str, settings_file: Path | None) -> None:
 
     Serves HTTPS with certificates that it creates, and stores in a Secret and in the webhook configurations.
     """
+    require("kubernetes")
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.admission.run import run_admission  # noqa: PLC0415
 
@@ -96,6 +100,7 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int, probe_port: i
     Serves the API external.metrics.k8s.io to API servers, which it authenticates by their certificates, with certificates
     that it creates.
     """
+    require("kubernetes")
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.metrics.run import run_metrics  # noqa: PLC0415
 
@@ -179,6 +184,7 @@ def cluster(
     Several replicas may run; one of them, the leader, serves. Tenants and queues are objects of the API server; users,
     tokens, usage and invoices are stored in a database.
     """
+    require("kubernetes")
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.server.run import run_cluster  # noqa: PLC0415
     from calabash.kubernetes.server.settings import ClusterOrder, console_with, read_cluster_settings  # noqa: PLC0415
@@ -249,6 +255,7 @@ def cluster_cleanup(kubeconfig: str, namespace: str) -> None:
 
     Deletes their Leases and ResourceSlices, removes their finalizers, and lists the pods that wait at the scheduling gate.
     """
+    require("kubernetes")
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.cleanup import clean_up  # noqa: PLC0415
 

@@ -7,6 +7,7 @@ import ipaddress
 import click
 
 from calabash.cli.renamed import CommandWithRenamedOptions
+from calabash.model.extras import require
 
 _PORT = 7070
 
@@ -139,6 +140,7 @@ def planner(
     Chooses devices for pods, releases the pods to a stock kube-scheduler, and answers its filter, preempt and bind requests.
     Several replicas may run; one of them is the leader.
     """
+    require("kubernetes")
     from calabash.adapters.kube import load_client  # noqa: PLC0415
     from calabash.kubernetes.objects.shards import Shard  # noqa: PLC0415
     from calabash.kubernetes.planner.run import run_planner  # noqa: PLC0415

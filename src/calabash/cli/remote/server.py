@@ -20,6 +20,7 @@ from calabash.cli import output
 from calabash.cli.pool.lifecycle import INHERITED, served_node
 from calabash.cli.remote.server_tokens import token
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.extras import require
 from calabash.model.units import format_duration, parse_duration_s
 
 READY_TIMEOUT_S = 30.0
@@ -77,6 +78,7 @@ def up(
     *, listen: str, ports: tuple[str, ...], sim: str | None, name: str, grace: str, on_revoke: str, foreground: bool
 ) -> None:
     """Start the server, and the pool if none runs."""
+    require("remote")
     from calabash.broker.addresses import parse_address  # noqa: PLC0415
 
     _check_addresses(listen, ports)

@@ -17,11 +17,13 @@ from calabash.cli import output
 from calabash.cli.home import home, own_file
 from calabash.cli.output import Column, Row, dash
 from calabash.model.errors import CalabashError
+from calabash.model.extras import require
 from calabash.model.names import NAME_HINT, NAME_PATTERN
 from calabash.model.units import format_duration, format_mib, parse_duration_s, parse_memory_mib, parse_percent
 
 
 def _office() -> Any:
+    require("remote")
     from calabash.broker.server.directory import make_directory  # noqa: PLC0415
     from calabash.broker.server.keyring import TokenRegistry  # noqa: PLC0415
 

@@ -16,6 +16,7 @@ from litestar.handlers import HTTPRouteHandler
 from calabash.adapters.host.failures import EXHAUSTED, FULL, failure
 from calabash.api import replies
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.extras import missing_import
 from calabash.platform.context import Operations
 from calabash.platform.handlers.audit import AUDIT
 from calabash.platform.handlers.audit_middleware import audited
@@ -65,6 +66,8 @@ _CUT_OFF = replies.Failure(
 def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
     if isinstance(error, OSError) and error.errno in (EXHAUSTED | FULL):
         error = failure(error, "the pool cannot answer now")
+    if isinstance(error, ImportError):
+        error = missing_import(error) or error
     if isinstance(error, CalabashError):
         status_code = _STATUS.get(error.reason, 409)
         shown = shown_to(request)

@@ -24,6 +24,7 @@ from calabash.adapters.host.children import AUTHORITIES, start_module
 from calabash.adapters.host.files import private_text
 from calabash.api.gateway import ConsoleSettings, GatewayOrder, checked_listen, checked_oidc
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.extras import is_installed
 from calabash.platform.http.child_processes import RestartPause, end
 
 SOCKET_FILE = "gateway.sock"
@@ -131,11 +132,18 @@ class ConsoleListener:
         self.url, self.failure = "", ""
         if settings.listen == OFF:
             return
+        if not is_installed("console"):
+            self.failure = "the console is not installed; pip install 'calabash[console]'"
+            log.warning("the console is not served", reason=self.failure)
+            return
         try:
             self.listener = listening_tcp(checked(settings).listen)
         except OSError as error:
-            self.failure = f"the console cannot listen on {settings.listen}: {error.strerror or error}"
-            log.warning(self.failure, hint="say --console HOST:PORT with another port, or --console off")
+            self.failure = (
+                f"the console cannot listen on {settings.listen}: {error.strerror or error}; "
+                "give another port with --console HOST:PORT, or off"
+            )
+            log.warning("the console is not served", reason=self.failure)
             return
         self.url = url_of(self.listener, tls=bool(settings.certificate))
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from calabash.model.extras import is_installed
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools, Floats, Ints, Rows
 from calabash.sched.cluster.demand import Demand
@@ -76,7 +77,8 @@ class PgbPolicy:
     """PGB policy: place a request where it increases the potential of the nodes least.
 
     Args:
-        demand: demand from which the tables are learned once; None to learn them from the requests as they arrive.
+        demand: demand from which the tables are learned once; None to learn them from the requests as they arrive, which needs
+            the extra ``placement``: without it the neutral tables are kept.
     """
 
     demand: Demand | None = None
@@ -111,7 +113,7 @@ class _PgbScorer(ScorerBase):
     def __init__(self, cluster: Cluster, demand: Demand | None, weights: PgbWeights) -> None:
         super().__init__(cluster)
         self._weights = weights
-        self._learning = demand is None
+        self._learning = demand is None and is_installed("placement")
         self._seen: dict[Shape, int] = {}
         self._seen_count = 0
         self._next_check = LEARN_FIRST
