@@ -249,7 +249,7 @@ class ScaledCluster:
 
     def start_planner(self, name: str, port: int, *more: str) -> None:
         calabash = ROOT / ".venv" / "bin" / "calabash"
-        words = ["planner", "--kubeconfig", str(self.cluster.kubeconfig), "--listen", f"127.0.0.1:{port}"]
+        words = ["serve", "planner", "--kubeconfig", str(self.cluster.kubeconfig), "--listen", f"127.0.0.1:{port}"]
         source = {"PYTHONPATH": str(ROOT / "src")}
         self.cluster.start_program(name, [str(calabash), *words, "--identity", name, *more], source)
 

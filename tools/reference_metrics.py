@@ -14,8 +14,8 @@ from calabash.exporter.panels import BOARDS
 _HEAD = """\
 # Metrics
 
-`calabash exporter` serves these metrics at `/metrics`, in Prometheus' text format. Names end with the base unit; a ratio is
-0 to 1. Values are read from the pool at each scrape; scrapes within a second share one reading.
+`calabash serve exporter` serves these metrics at `/metrics`, in Prometheus' text format. Names end with the base unit; a ratio
+is 0 to 1. Values are read from the pool at each scrape; scrapes within a second share one reading.
 """
 _SERIES = """\
 ## Number of series

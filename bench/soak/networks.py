@@ -43,11 +43,11 @@ class Networks(Actor):
             lambda: self._say("net", "up", "--hosts", "1", "--gateways", "0", "--prefix", self.prefix) == 0, every_s=1.0
         )
         for vpc, tenant in VPCS:
-            self._until("vpc", "create", vpc, "--cidr", "10.0.0.0/16", "--tenant", tenant)
-            self._until("subnet", "create", f"{vpc}/a", "--cidr", "10.0.1.0/24")
+            self._until("net", "vpc", "create", vpc, "--cidr", "10.0.0.0/16", "--tenant", tenant)
+            self._until("net", "subnet", "create", f"{vpc}/a", "--cidr", "10.0.1.0/24")
             for port, address in ADDRESSES.items():
-                self._until("port", "create", f"{vpc}/a/{port}", "--ip", address)
-            self._until("lb", "create", f"{vpc}/web", "--vip", f"{VIP}:80", "--to", f"p1:{TCP}")
+                self._until("net", "port", "create", f"{vpc}/a/{port}", "--ip", address)
+            self._until("net", "lb", "create", f"{vpc}/web", "--vip", f"{VIP}:80", "--to", f"p1:{TCP}")
 
     def turn(self) -> None:
         """Run servers of both tenants, and clients of both while the servers run."""
@@ -101,7 +101,7 @@ class Networks(Actor):
 
     def finish(self) -> None:
         for vpc, _ in VPCS:
-            until(lambda vpc=vpc: self._say("vpc", "delete", vpc, "--all") == 0, every_s=1.0)  # type: ignore[misc]
+            until(lambda vpc=vpc: self._say("net", "vpc", "delete", vpc, "--all") == 0, every_s=1.0)  # type: ignore[misc]
         until(lambda: self._say("net", "down", "--prefix", self.prefix) == 0, every_s=1.0)
 
 

@@ -47,7 +47,7 @@ class Operator(Actor):
     def weigh(self) -> None:
         name = self.random.choice(TENANTS)[0]
         weight = float(self.random.randrange(1, 100))
-        code, said = self.world.command("quota", "set", name, "--weight", f"{weight:g}")
+        code, said = self.world.command("tenant", "set", name, "--weight", f"{weight:g}")
         self.log(f"weight of {name} {weight:g}: {code} {said.strip()[:120] if code else ''}")
         self.world.diary.count(f"operator: {'refused' if code else 'changed'}")
         if code:
@@ -64,12 +64,14 @@ class Operator(Actor):
 
     def layout(self) -> None:
         if (
-            self._say("mig", "apply", self.random.choice(("0:1g.5gb*7", "3:3g.40gb,4g.40gb", "1:2g.10gb,1g.5gb*3")))
+            self._say(
+                "device", "mig", "apply", self.random.choice(("0:1g.5gb*7", "3:3g.40gb,4g.40gb", "1:2g.10gb,1g.5gb*3"))
+            )
             == 0
         ):
             self.world.over.wait(3.0)
             for index in (0, 1, 3):
-                self._say("mig", "apply", f"{index}:none")
+                self._say("device", "mig", "apply", f"{index}:none")
 
     def replicas(self) -> None:
         self._say("device", "set", str(self.random.randrange(4)), "--replicas", self.random.choice(("2", "4", "auto")))
@@ -84,7 +86,7 @@ class Operator(Actor):
         """Undo changes of modes and layouts, and check that acknowledged changes are there."""
         for index in (0, 1, 2, 3):
             until(lambda index=index: self._say("device", "mode", str(index), "auto") == 0, every_s=1.0)  # type: ignore[misc]
-            until(lambda index=index: self._say("mig", "apply", f"{index}:none") == 0, every_s=1.0)  # type: ignore[misc]
+            until(lambda index=index: self._say("device", "mig", "apply", f"{index}:none") == 0, every_s=1.0)  # type: ignore[misc]
             self._say("device", "set", str(index), "--replicas", "auto")
         for name, weight in self.weights.items():
             told = until(lambda name=name: self.world.ask(f"/v1/tenants/{name}"))  # type: ignore[misc]
@@ -117,13 +119,13 @@ class Invoices(Actor):
     def prepare(self) -> None:
         path = self.world.directory / "tariff.yaml"
         path.write_text(TARIFF)
-        until(lambda: self.world.command("tariff", "apply", str(path))[0] == 0, every_s=1.0)
+        until(lambda: self.world.command("invoice", "tariff", "apply", str(path))[0] == 0, every_s=1.0)
 
     def turn(self) -> None:
         code, said = self.world.command("invoice", "draft", time.strftime("%Y-%m", time.gmtime()))
         self.log(f"draft: {code} {said.strip()[:120] if code else ''}")
         self.world.diary.count(f"bills: {'refused' if code else 'drafted'}")
-        self.world.command("usage", "--by", "tenant,mode", "-o", "json")
+        self.world.command("tenant", "usage", "--by", "tenant,mode", "-o", "json")
 
 
 class Console(Actor):
@@ -174,7 +176,7 @@ class Console(Actor):
             json.loads(reply.content)
 
     def _create_token(self) -> bool:
-        code, said = self.world.command("token", "create", "--note", "soak")
+        code, said = self.world.command("user", "token", "create", "--note", "soak")
         self.token = said.strip() if code == 0 else ""
         return bool(self.token)
 
@@ -197,7 +199,7 @@ class Prometheus(Actor):
 
     def prepare(self) -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        words = [sys.executable, "-m", "calabash.cli.main", "exporter", "--listen", self.address, "--open"]
+        words = [sys.executable, "-m", "calabash.cli.main", "serve", "exporter", "--listen", self.address, "--open"]
         with (self.world.scratch / "exporter.out").open("wb") as sink:
             self.process = subprocess.Popen(words, env=self.world.environment(), stdout=sink, stderr=sink)
 

@@ -29,7 +29,9 @@ class Remote(Actor):
         until(self._known, every_s=1.0)
 
     def _token(self, path: Path) -> bool:
-        code, said = self.world.command("server", "token", "create", "remote", "--gpus", "4", "--memory", "60GiB")
+        code, said = self.world.command(
+            "remote", "server", "token", "create", "remote", "--gpus", "4", "--memory", "60GiB"
+        )
         if code == 0:
             path.write_text(said)
             path.chmod(0o600)
@@ -70,7 +72,7 @@ class Remote(Actor):
 
     def finish(self) -> None:
         """Stop the broker as an operator does."""
-        until(lambda: self.world.command("server", "down", "--force")[0] == 0, every_s=1.0)
+        until(lambda: self.world.command("remote", "server", "down", "--force")[0] == 0, every_s=1.0)
 
 
 def serve(world: World) -> bool:
@@ -78,7 +80,7 @@ def serve(world: World) -> bool:
     place = world.home / "server" / "address"
     listen = place.read_text().strip() if place.exists() else "127.0.0.1:0"
     code, said = world.command(
-        "server", "up", "--listen", listen, "--sim", SIM, "--name", "lab01", "--grace", f"{GRACE_S}s"
+        "remote", "server", "up", "--listen", listen, "--sim", SIM, "--name", "lab01", "--grace", f"{GRACE_S}s"
     )
     if code:
         world.log.line("broker", f"did not start: {said.strip()[-200:]}")

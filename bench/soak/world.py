@@ -118,7 +118,7 @@ class World:
             self.expect(
                 "tenant", "create", name, "--guarantee", guarantee, "--limit", limit, *(f"--users={u}" for u in users)
             )
-            self.expect("project", "create", name, "night")
+            self.expect("tenant", "project", "create", name, "night")
 
     def user_of(self, tenant: str) -> str:
         """Return the account of a tenant, or "" if all tenants use this process's account."""
@@ -229,7 +229,7 @@ class World:
     def remove(self) -> None:
         """Remove everything of this soak from the machine, whatever the result."""
         if self.pid():  # the soak was broken off
-            self.command("server", "down", "--force")
+            self.command("remote", "server", "down", "--force")
             self.command("down", "--force")
         self.end_pool(signal.SIGKILL)
         for path in (self.home / "alloc").glob("*") if self.home.is_dir() else ():

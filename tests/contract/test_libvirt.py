@@ -1,4 +1,4 @@
-"""Output of `calabash vm attach --xml`, validated by libvirt's own schema of a machine's devices.
+"""Output of `calabash device vm attach --xml`, validated by libvirt's own schema of a machine's devices.
 
 The schema comes with Debian's libvirt0, xmllint with libxml2-utils. Unpacked elsewhere they are found by LIBVIRT_SCHEMAS
 (the directory) and PATH.

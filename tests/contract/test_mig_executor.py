@@ -298,7 +298,7 @@ def test_mig_is_not_turned_off_while_the_device_has_a_layout(world: World) -> No
         world.executor.vacate(replace_mode(world, "vgpu"))
     assert caught.value.reason is Reason.MODE_CONFLICT
     assert caught.value.message.endswith("its 3g.40gb at 0 belongs to the layout of the device")
-    assert caught.value.hint == f"to remove the layout: calabash mig apply {world.cards[0].index}:none"
+    assert caught.value.hint == f"to remove the layout: calabash device mig apply {world.cards[0].index}:none"
     world.executor.arrange(world.cards[0].uuid, [])
     world.executor.vacate(replace_mode(world, "vgpu"))
 

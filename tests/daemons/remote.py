@@ -32,9 +32,9 @@ class RemoteSite:
 
     def up(self) -> None:
         """Start the server, at the same port as before."""
-        self.owner("server", "up", "--listen", self.address, "--name", "lab01", *self.options)
+        self.owner("remote", "server", "up", "--listen", self.address, "--name", "lab01", *self.options)
         self.address = (self.world.home / "server" / "address").read_text().strip()
-        self.pid = self.owner.json("server", "status")["pid"]
+        self.pid = self.owner.json("remote", "server", "status")["pid"]
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         pid, self.pid = self.pid, 0
@@ -49,7 +49,7 @@ class RemoteSite:
     def token(self, name: str = "vision", *options: str) -> Path:
         """Create a token and return its file."""
         path = self.scratch / f"{name}{len(list(self.scratch.iterdir()))}.token"
-        path.write_text(self.owner("server", "token", "create", name, *(options or ("--gpus", "4"))).stdout)
+        path.write_text(self.owner("remote", "server", "token", "create", name, *(options or ("--gpus", "4"))).stdout)
         path.chmod(0o600)
         return path
 

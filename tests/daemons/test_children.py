@@ -107,7 +107,7 @@ def test_pool_started_in_a_hostile_directory_runs_no_code_of_it(world: World, tr
         return {module_of(words) for words in processes_of(world.home).values()}
 
     until(lambda: wanted <= modules(), what=f"{wanted} to run")
-    _run(world, traps, "server", "up", "--listen", "127.0.0.1:0")
+    _run(world, traps, "remote", "server", "up", "--listen", "127.0.0.1:0")
     try:
         assert "calabash.cli.main" in modules()
         assert traps.sprung() == []
@@ -117,7 +117,7 @@ def test_pool_started_in_a_hostile_directory_runs_no_code_of_it(world: World, tr
             if os.getuid() == 0 or Path(f"/proc/{pid}/environ").stat().st_uid == os.getuid():
                 _check_process(pid, words, traps)
     finally:
-        _run(world, traps, "server", "down", "--force")
+        _run(world, traps, "remote", "server", "down", "--force")
 
 
 def _check_process(pid: int, words: list[str], traps: Traps) -> None:
@@ -167,7 +167,7 @@ def test_simulation_in_a_hostile_directory_runs_no_code_of_it(traps: Traps, tmp_
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
     )
     (tmp_path / "pods.csv").write_text(f"{head}\npod-1,4000,4096,1,1000,,LS,Running,1,5000,1\n")
-    words = ["simulate", "openb", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv")]
+    words = ["sim", "openb", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv")]
     done = subprocess.run(
         # Not isolated, as the script of an installation: multiprocessing passes isolation on by itself.
         [sys.executable, "-P", "-m", "calabash.cli.main", *words, "--seeds", "1-4", "--jobs", "2"],

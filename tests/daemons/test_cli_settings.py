@@ -18,7 +18,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
 def row(pool: Terminal, kind: str, name: str, *place: str) -> dict[str, Any]:
     """Return one object of a list."""
-    (found,) = [item for item in pool.items(kind, "list", *place) if item["name"] == name]
+    (found,) = [item for item in pool.items(*kind.split(), "list", *place) if item["name"] == name]
     return found
 
 
@@ -74,7 +74,7 @@ def test_members_of_a_tenant_are_added_and_removed_one_by_one(pool: Terminal) ->
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "queue": ((), ("--limit", "2")),
     "tenant": ((), ("--limit", "2")),
-    "project": (("there",), ("--limit", "2")),
+    "tenant project": (("there",), ("--limit", "2")),
     "user": ((), ("--email", "ann@example.org")),
     "notify": ((), ("--webhook", "https://hooks.example.org/gpu")),
 }
@@ -85,14 +85,15 @@ def test_create_refuses_what_exists_and_set_what_does_not(pool: Terminal, kind: 
     place, options = KINDS[kind]
     if place:
         pool("tenant", "create", place[0], code=None)
-    name = f"{kind}1"
-    assert f"calabash {kind} create" in pool.refused(3, kind, "set", *place, name, *options)
-    assert name not in [item["name"] for item in pool.items(kind, "list", *place)]
-    pool(kind, "create", *place, name, *options)
+    group = kind.split()
+    name = f"{group[-1]}1"
+    assert f"calabash {kind} create" in pool.refused(3, *group, "set", *place, name, *options)
+    assert name not in [item["name"] for item in pool.items(*group, "list", *place)]
+    pool(*group, "create", *place, name, *options)
     made = row(pool, kind, name, *place)
-    assert f"calabash {kind} set" in pool.refused(1, kind, "create", *place, name, *options)
-    assert "no change was given" in pool.refused(2, kind, "set", *place, name)
-    pool(kind, "set", *place, name, *options)
+    assert f"calabash {kind} set" in pool.refused(1, *group, "create", *place, name, *options)
+    assert "no change was given" in pool.refused(2, *group, "set", *place, name)
+    pool(*group, "set", *place, name, *options)
     assert row(pool, kind, name, *place) == made
 
 
@@ -103,13 +104,13 @@ def test_queue_default_exists_and_can_be_changed(pool: Terminal) -> None:
     pool("queue", "set", "default", "--weight", "1")
 
 
-def test_quota_set_refuses_a_tenant_and_a_project_that_do_not_exist(pool: Terminal) -> None:
+def test_set_refuses_a_tenant_and_a_project_that_do_not_exist(pool: Terminal) -> None:
     pool("tenant", "create", "firm", "--guarantee", "0.2")
-    pool.refused(3, "quota", "set", "frim", "--guarantee", "0.1")
-    pool.refused(3, "quota", "set", "firm", "--project", "trian", "--guarantee", "0.1")
+    pool.refused(3, "tenant", "set", "frim", "--guarantee", "0.1")
+    pool.refused(3, "tenant", "project", "set", "firm", "trian", "--guarantee", "0.1")
     assert "frim" not in [t["name"] for t in pool.items("tenant", "list")]
-    assert pool.items("project", "list", "firm") == []
-    assert "no change was given" in pool.refused(2, "quota", "set", "firm")
+    assert pool.items("tenant", "project", "list", "firm") == []
+    assert "no change was given" in pool.refused(2, "tenant", "set", "firm")
 
 
 def test_notification_keeps_what_set_does_not_name(pool: Terminal) -> None:
@@ -168,7 +169,7 @@ def test_gang_without_a_size_is_refused(pool: Terminal) -> None:
         ("tenant", "create", "timed", "--run-time", "12"),
         ("run", "--wait", "60", "--", "true"),
         ("run", "--time", "1.5", "--", "true"),
-        ("token", "create", "--expires", "90"),
+        ("user", "token", "create", "--expires", "90"),
         ("device", "drain", "0", "--evict", "--grace", "5"),
         ("top", "--interval", "2"),
     ],

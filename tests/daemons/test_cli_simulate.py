@@ -1,4 +1,4 @@
-"""``calabash simulate``: traces and scenarios from the command line, with wrong input of every kind."""
+"""``calabash sim``: traces and scenarios from the command line, with wrong input of every kind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def openb(tmp_path: Path) -> tuple[str, ...]:
     ]
     (tmp_path / "nodes.csv").write_text("\n".join([NODES_HEAD, *nodes]) + "\n")
     (tmp_path / "pods.csv").write_text("\n".join([PODS_HEAD, *pods]) + "\n")
-    return ("simulate", "openb", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv"))
+    return ("sim", "openb", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv"))
 
 
 @pytest.mark.parametrize("target", ["--html", "--plot"])
@@ -209,7 +209,7 @@ def test_files_that_are_not_there_or_are_folders(terminal: Terminal, tmp_path: P
         ("scenario", missing),
         ("scenario", str(tmp_path)),
     ):
-        done = terminal("simulate", *words, code=None)
+        done = terminal("sim", *words, code=None)
         assert done.returncode in (1, 2, 3)
         assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
 
@@ -245,11 +245,11 @@ def test_page_and_plots_are_written(terminal: Terminal, openb: tuple[str, ...], 
 
 def test_a_scenario_that_holds_ends_with_0_and_one_that_differs_with_1(terminal: Terminal, tmp_path: Path) -> None:
     good = SCENARIOS / "a_single_request_starts_on_a_free_device.scenario"
-    assert terminal("simulate", "scenario", str(good)).stdout.startswith("ok    ")
-    assert terminal("simulate", "scenario", "--quiet", str(good)).stdout == ""
+    assert terminal("sim", "scenario", str(good)).stdout.startswith("ok    ")
+    assert terminal("sim", "scenario", "--quiet", str(good)).stdout == ""
     wrong = tmp_path / "wrong.scenario"
     wrong.write_text(good.read_text().replace("gpu-1:0", "gpu-1:1"))
-    done = terminal("simulate", "scenario", "-q", str(good), str(wrong), code=1)
+    done = terminal("sim", "scenario", "-q", str(good), str(wrong), code=1)
     assert f"FAIL  {wrong}" in done.stdout
     assert "1 of 2 scenarios differ" in done.stderr
 
@@ -257,4 +257,4 @@ def test_a_scenario_that_holds_ends_with_0_and_one_that_differs_with_1(terminal:
 def test_a_broken_scenario_is_named_with_file_line_and_a_hint(terminal: Terminal, tmp_path: Path) -> None:
     broken = tmp_path / "broken.scenario"
     broken.write_text("rule   something\nnodes  gpu-1: x\n")
-    assert f"{broken}:2: " in terminal.refused(1, "simulate", "scenario", str(broken))
+    assert f"{broken}:2: " in terminal.refused(1, "sim", "scenario", str(broken))

@@ -31,7 +31,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
         (("invoice", "list", "--month", "nov"), 2, "month 'nov' is not usable", "2026-11"),
         (("tenant", "create", "t", "--users", "ann,a!b"), 2, "users 'a!b' is not usable", "letters, digits"),
         (("tenant", "create", "t", "--modes", "vgpuu"), 2, "'vgpuu' is not known", "vgpu"),
-        (("quota", "show", "--tenant", "nosuch"), 3, "no tenant nosuch", "calabash tenant list"),
+        (("tenant", "quota", "--tenant", "nosuch"), 3, "no tenant nosuch", "calabash tenant list"),
         (("notify", "show", "nosuch"), 3, "no notification nosuch", "calabash notify list"),
         (("run", "--model", "H100", "--", "true"), 5, "no device is of model H100", "there are Tesla T4 (1)"),
         (("pss",), 2, "no such command 'pss'", "did you mean ps"),
@@ -40,16 +40,21 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
         (("audit", "list", "--after", "x"), 2, "'x' is not a whole number", "calabash audit list"),
         (("queue", "create"), 2, "missing argument 'NAME'", "write calabash queue create [OPTIONS] NAME"),
         (("ps", "--al"), 2, "no such option '--al'", "did you mean --all"),
-        (("tariff", "apply", "/nosuch"), 3, "/nosuch: No such file or directory", "check the path"),
+        (
+            ("invoice", "tariff", "apply", "/nosuch"),
+            3,
+            "/nosuch: No such file or directory",
+            "check the path",
+        ),
         (("net", "apply", "-f", "/nosuch"), 3, "/nosuch cannot be read: No such file", "check the path"),
         (
-            ("certificate", "put", "a/b", "--cert", "/nosuch", "--key", "/nosuch"),
+            ("net", "certificate", "put", "a/b", "--cert", "/nosuch", "--key", "/nosuch"),
             3,
             "/nosuch cannot be read",
             "the path",
         ),
         (("backup", "create", "/nosuch/x"), 3, "/nosuch/x cannot be written: No such file", "a directory that exists"),
-        (("simulate", "scenario", "/nosuch"), 3, "/nosuch: cannot be read: No such file", "name a text file"),
+        (("sim", "scenario", "/nosuch"), 3, "/nosuch: cannot be read: No such file", "name a text file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -139,8 +144,8 @@ def test_commands_that_make_something_print_it_as_a_document(pool: Terminal) -> 
     assert pool.json("queue", "create", "q", "--limit", "1")["kind"] == "Queue"
     assert pool.json("queue", "set", "q", "--limit", "0.5")["limit"] == 0.5
     assert pool.json("tenant", "create", "docs", "--limit", "1")["limit"] == 1.0
-    assert pool.yaml("project", "create", "docs", "part")["queue"] == "docs/part"
-    assert pool.json("quota", "set", "docs", "--limit", "0.5")["limit"] == 0.5
+    assert pool.yaml("tenant", "project", "create", "docs", "part")["queue"] == "docs/part"
+    assert pool.json("tenant", "set", "docs", "--limit", "0.5")["limit"] == 0.5
     assert pool.json("user", "create", "writer", "--email", "w@example.org")["email"] == "w@example.org"
     assert pool.json("audit", "verify")["whole"] is True
     assert pool("queue", "set", "q", "--weight", "2", "-o", "name").stdout == "q\n"

@@ -50,11 +50,11 @@ def programs() -> Path:
 
 
 class Exporter:
-    """``calabash exporter`` of a pool, on a port that the kernel chooses."""
+    """``calabash serve exporter`` of a pool, on a port that the kernel chooses."""
 
     def __init__(self, home: Path, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "calabash.cli.main", "exporter", "--listen", "127.0.0.1:0", *options],
+            [sys.executable, "-m", "calabash.cli.main", "serve", "exporter", "--listen", "127.0.0.1:0", *options],
             env={**os.environ, "CALABASH_HOME": str(home)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -147,7 +147,7 @@ def test_what_cannot_be_served_is_refused_in_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_text("short")
     done = subprocess.run(
-        [sys.executable, "-m", "calabash.cli.main", "exporter", *options],
+        [sys.executable, "-m", "calabash.cli.main", "serve", "exporter", *options],
         env={**os.environ, "CALABASH_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -164,7 +164,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         done = subprocess.run(
-            [sys.executable, "-m", "calabash.cli.main", "exporter", "--open", "--listen", where],
+            [sys.executable, "-m", "calabash.cli.main", "serve", "exporter", "--open", "--listen", where],
             env={**os.environ, "CALABASH_HOME": str(tmp_path)},
             capture_output=True,
             text=True,

@@ -138,7 +138,7 @@ def test_what_listens_is_what_the_tables_say(directory: Path, hold: str) -> None
         with urllib.request.urlopen(f"http://{console}/", timeout=60) as answer:
             assert answer.status == 200, "the gateway is started by the first connection"
         exporter = subprocess.Popen(
-            [sys.executable, "-m", "calabash.cli.main", "exporter", "--listen", "127.0.0.1:0", "--open"],
+            [sys.executable, "-m", "calabash.cli.main", "serve", "exporter", "--listen", "127.0.0.1:0", "--open"],
             env={**os.environ, "CALABASH_HOME": str(world.home)},
             stdout=subprocess.PIPE,
             text=True,

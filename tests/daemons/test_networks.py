@@ -22,32 +22,32 @@ from calabash.model.tenancy import Role
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "networks").glob("*.yaml"))
 ISSUED = """\
-vpc create red --cidr 10.0.0.0/16
-vpc create blue --cidr 10.0.0.0/16
-vpc create green --cidr 10.9.0.0/16
-subnet create red/a --cidr 10.0.1.0/24 --dhcp --dns
-subnet create blue/a --cidr 10.0.1.0/24
-port create red/a/web1 --ip 10.0.1.11
-port create red/a/web2
-lb create red/web --vip 10.0.1.100:80 --to web1:8080,web2:8080 --check http:/healthz
-lb create red/plain --vip 10.0.1.101:80 --to web1:8080 --to a/web2:8080 --check tcp
-uplink create up --cidr 198.51.100.0/24 --gateway 198.51.100.1
-gateway create red/out --snat --eip 198.51.100.7
-eip create red/one
-eip create red/two --address 198.51.100.9
-nat dnat red/ssh --eip one --outside 2222 --to web1:22
-fip create red/whole --eip red/two --to web2
-vpc peer red green --routes 10.9.0.0/16
-vpc peer green red
-line create red/dc1 --vlan 100 --cidr 172.16.0.0/29 --address 172.16.0.1 --peer 172.16.0.2 --routes 192.168.0.0/16
-endpoint create blue/models --from red/web
-sg create red/db
-sg rule add red/default --allow tcp:443 --from 0.0.0.0/0
-sg rule add red/default --allow udp:5000-5010 --to db
-qos set red/a/web1 --rate 1Gbit
-qos create red/slow --egress 500kbit --ingress 10Mbit
-route create red/lab --to 10.50.0.0/16 --via 10.0.1.11
-dns create red/db --host db.internal --address 10.0.1.5
+net vpc create red --cidr 10.0.0.0/16
+net vpc create blue --cidr 10.0.0.0/16
+net vpc create green --cidr 10.9.0.0/16
+net subnet create red/a --cidr 10.0.1.0/24 --dhcp --dns
+net subnet create blue/a --cidr 10.0.1.0/24
+net port create red/a/web1 --ip 10.0.1.11
+net port create red/a/web2
+net lb create red/web --vip 10.0.1.100:80 --to web1:8080,web2:8080 --check http:/healthz
+net lb create red/plain --vip 10.0.1.101:80 --to web1:8080 --to a/web2:8080 --check tcp
+net uplink create up --cidr 198.51.100.0/24 --gateway 198.51.100.1
+net gateway create red/out --snat --eip 198.51.100.7
+net eip create red/one
+net eip create red/two --address 198.51.100.9
+net nat dnat red/ssh --eip one --outside 2222 --to web1:22
+net fip create red/whole --eip red/two --to web2
+net peer create red/green --routes 10.9.0.0/16
+net peer create green/red
+net line create red/dc1 --vlan 100 --cidr 172.16.0.0/29 --address 172.16.0.1 --peer 172.16.0.2 --routes 192.168.0.0/16
+net endpoint create blue/models --from red/web
+net sg create red/db
+net sg rule add red/default --allow tcp:443 --from 0.0.0.0/0
+net sg rule add red/default --allow udp:5000-5010 --to db
+net qos set red/a/web1 --rate 1Gbit
+net qos create red/slow --egress 500kbit --ingress 10Mbit
+net route create red/lab --to 10.50.0.0/16 --via 10.0.1.11
+net dns create red/db --host db.internal --address 10.0.1.5
 """
 
 
@@ -118,17 +118,17 @@ def test_every_command_of_the_table_does_what_it_says_and_again_nothing(clean: W
     assert {"protocol": "tcp", "ports": [443, 443], "peer": "0.0.0.0/0"}.items() <= rules[-2].items()
     assert rules[-1]["peer_group"] == "red/db"
     for line in ISSUED.splitlines():
-        if not line.startswith("port create red/a/web1"):  # it has a rate by now
+        if not line.startswith("net port create red/a/web1"):  # it has a rate by now
             typed(clean, line)
     assert objects(clean) == before
-    assert "and differs" in refused(clean, Reason.CONFLICT, "port create red/a/web1")
-    typed(clean, "sg rule remove red/default --allow tcp:443 --from 0.0.0.0/0")
+    assert "and differs" in refused(clean, Reason.CONFLICT, "net port create red/a/web1")
+    typed(clean, "net sg rule remove red/default --allow tcp:443 --from 0.0.0.0/0")
     assert len(specs(clean)["sg red/default"]["rules"]) == len(rules) - 1
-    assert "dnat" in typed(clean, "nat list")
-    assert "red/ssh" not in typed(clean, "fip list")
-    typed(clean, "qos set red/a/web1 --rate none")
+    assert "dnat" in typed(clean, "net nat list")
+    assert "red/ssh" not in typed(clean, "net fip list")
+    typed(clean, "net qos set red/a/web1 --rate none")
     assert specs(clean)["port red/a/web1"]["qos"] == ""
-    typed(clean, "subnet set red/a --no-dhcp")
+    typed(clean, "net subnet set red/a --no-dhcp")
     assert specs(clean)["subnet red/a"]["dhcp"] is False
     assert specs(clean)["subnet red/a"]["dns"] is True
 
@@ -136,7 +136,7 @@ def test_every_command_of_the_table_does_what_it_says_and_again_nothing(clean: W
 def test_rate_of_a_port_that_is_not_named_stays_as_it_is(clean: World) -> None:
     for line in ISSUED.splitlines():
         typed(clean, line)
-    typed(clean, "qos set red/a/web1 --egress 2Gbit")
+    typed(clean, "net qos set red/a/web1 --egress 2Gbit")
     policy = specs(clean)["port red/a/web1"]["qos"]
     assert specs(clean)[f"qos {policy}"] == {"egress_bits_per_s": 2 * 10**9, "ingress_bits_per_s": 10**9}
 
@@ -144,9 +144,9 @@ def test_rate_of_a_port_that_is_not_named_stays_as_it_is(clean: World) -> None:
 def test_time_between_checks_of_a_balancer_needs_a_unit(clean: World) -> None:
     for line in ISSUED.splitlines():
         typed(clean, line)
-    typed(clean, "lb set red/plain --interval 1500ms")
+    typed(clean, "net lb set red/plain --interval 1500ms")
     assert specs(clean)["lb red/plain"]["check"]["interval_s"] == 1.5
-    assert "has no unit" in refused(clean, Reason.BAD_REQUEST, "lb set red/plain --interval 2")
+    assert "has no unit" in refused(clean, Reason.BAD_REQUEST, "net lb set red/plain --interval 2")
 
 
 def test_every_kind_is_listed_shown_and_deleted_in_every_format(clean: World) -> None:
@@ -154,76 +154,76 @@ def test_every_kind_is_listed_shown_and_deleted_in_every_format(clean: World) ->
         typed(clean, line)
     words = ["fip", "endpoint", "dns", "route", "line", "nat", "eip", "lb", "gateway", "peer", "uplink", "qos"]
     for word in [*words, "port", "sg", "subnet", "vpc"]:
-        found = yaml.safe_load(typed(clean, f"{word} list -o yaml"))["items"]
+        found = yaml.safe_load(typed(clean, f"net {word} list -o yaml"))["items"]
         assert found, word
-        assert [one["name"] for one in found] == typed(clean, f"{word} list -o name").split()
-        table = typed(clean, f"{word} list").splitlines()
+        assert [one["name"] for one in found] == typed(clean, f"net {word} list -o name").split()
+        table = typed(clean, f"net {word} list").splitlines()
         assert table[0].split()[:1] == ["NAME"]
         assert {"GEN", "STATE"} <= set(table[0].split())
         assert len(table) == len(found) + 1
         for one in found:
-            shown = yaml.safe_load(typed(clean, f"{word} show {one['name']} -o yaml"))
+            shown = yaml.safe_load(typed(clean, f"net {word} show {one['name']} -o yaml"))
             assert {k: shown[k] for k in ("kind", "name", "spec")} == {k: one[k] for k in ("kind", "name", "spec")}
-            assert "valid: yes" in typed(clean, f"{word} show {one['name']}")
+            assert "valid: yes" in typed(clean, f"net {word} show {one['name']}")
     for word in words:
-        for name in typed(clean, f"{word} list -o name").split():
+        for name in typed(clean, f"net {word} list -o name").split():
             if name != "red/rate-1gbit":  # a port has it
-                assert typed(clean, f"{word} delete {name}").strip() == name
+                assert typed(clean, f"net {word} delete {name}").strip() == name
     for name in ("red", "blue", "green"):
-        typed(clean, f"vpc delete {name} --all")
+        typed(clean, f"net vpc delete {name} --all")
     assert objects(clean) == {}
 
 
 BAD = (
-    ("vpc create Red --cidr 10.0.0.0/16", Reason.BAD_REQUEST, "'Red' is not a valid name"),
-    ("vpc create pink --cidr 10.0.0.1/16", Reason.BAD_REQUEST, "'10.0.0.1/16' is not an IP range"),
-    ("vpc create pink --cidr 10.0.0.0/16,10.0.1.0/24", Reason.BAD_REQUEST, "overlap"),
-    ("vpc create pink --cidr 10.0.0.0/16 --tenant nobody-has-it", Reason.NOT_FOUND, "no tenant nobody-has-it"),
-    ("subnet create red/b --cidr 10.0.1.128/25", Reason.CONFLICT, "overlap"),
-    ("subnet create red/b --cidr 10.1.0.0/24", Reason.BAD_REQUEST, "10.1.0.0/24"),
-    ("subnet create nil/b --cidr 10.1.0.0/24", Reason.NOT_FOUND, "no vpc nil"),
-    ("port create red/a/web3 --ip 10.0.2.3", Reason.BAD_REQUEST, "10.0.2.3"),
-    ("port create red/a/web3 --ip 10.0.1.11", Reason.CONFLICT, "10.0.1.11"),
-    ("port create red/z/web3", Reason.NOT_FOUND, "red/z"),
-    ("port create red/web3", Reason.BAD_REQUEST, "2 parts, not 3"),
-    ("port create red/a/web1 --ip 10.0.1.12", Reason.CONFLICT, "cannot change from 10.0.1.11"),
-    ("lb create red/l --vip 10.0.1.50:80 --to nobody:80", Reason.NOT_FOUND, "has no port 'nobody'"),
-    ("lb create red/l --vip 10.0.1.50 --to web1:80", Reason.BAD_REQUEST, "--vip '10.0.1.50'"),
-    ("lb create red/l --vip 10.0.1.50:80 --to web1", Reason.BAD_REQUEST, "has no port number"),
-    ("lb create red/l --vip 10.0.1.50:80 --to web1:99999", Reason.BAD_REQUEST, "'99999' is not a port number"),
-    ("lb create red/l --vip 10.0.1.50:80 --to web1:80 --check ping", Reason.BAD_REQUEST, "--check 'ping'"),
-    ("lb create red/l --vip 10.7.1.50:80 --to web1:80", Reason.NOT_FOUND, "10.7.1.50"),
-    ("lb create red/l --vip 10.0.1.50:443 --to web1:80 --tls none", Reason.NOT_FOUND, "no certificate red/none"),
-    ("gateway create red/out --snat", Reason.NO_CAPACITY, "uplinks"),
-    ("gateway create red/out --eip one", Reason.BAD_REQUEST, "'one' is not an address"),
-    ("eip create red/one", Reason.NOT_FOUND, "no gateway"),
-    ("nat dnat red/ssh --eip one --outside 22 --to web1:22", Reason.NOT_FOUND, "no gateway"),
-    ("vpc peer red nil", Reason.NOT_FOUND, "VPC nil does not exist"),
-    ("vpc peer red blue", Reason.CONFLICT, "overlaps"),
-    ("endpoint create blue/models --from red/none", Reason.NOT_FOUND, "red/none"),
-    ("sg rule add red/default --allow tcp:0 --from 0.0.0.0/0", Reason.BAD_REQUEST, "'0' is not a port number"),
-    ("sg rule add red/default --allow smtp --from 0.0.0.0/0", Reason.BAD_REQUEST, "--allow 'smtp'"),
-    ("sg rule add red/default --allow tcp:22", Reason.BAD_REQUEST, "one direction"),
-    ("sg rule add red/default --allow tcp:22 --from nobody", Reason.NOT_FOUND, "red/nobody"),
-    ("sg rule add red/default --allow tcp:22 --from blue/default", Reason.BAD_REQUEST, "not an object of VPC red"),
-    ("sg rule remove red/default --allow tcp:22 --from 0.0.0.0/0", Reason.NOT_FOUND, "no such rule"),
-    ("sg delete red/default", Reason.CONFLICT, "red/default"),
-    ("qos set red/a/web1 --rate fast", Reason.BAD_REQUEST, "'fast'"),
-    ("qos set red/a/web1", Reason.BAD_REQUEST, "no change was given"),
-    ("subnet set red/a", Reason.BAD_REQUEST, "no change was given"),
-    ("subnet delete red/a", Reason.CONFLICT, "is used by port red/a/web1"),
-    ("vpc delete red", Reason.CONFLICT, "is used by subnet red/a"),
-    ("port delete red/a/nobody", Reason.NOT_FOUND, "no port red/a/nobody"),
-    ("port show red/a/nobody", Reason.NOT_FOUND, "no port red/a/nobody"),
-    ("fip show red/nobody", Reason.NOT_FOUND, "no nat red/nobody"),
+    ("net vpc create Red --cidr 10.0.0.0/16", Reason.BAD_REQUEST, "'Red' is not a valid name"),
+    ("net vpc create pink --cidr 10.0.0.1/16", Reason.BAD_REQUEST, "'10.0.0.1/16' is not an IP range"),
+    ("net vpc create pink --cidr 10.0.0.0/16,10.0.1.0/24", Reason.BAD_REQUEST, "overlap"),
+    ("net vpc create pink --cidr 10.0.0.0/16 --tenant nobody-has-it", Reason.NOT_FOUND, "no tenant nobody-has-it"),
+    ("net subnet create red/b --cidr 10.0.1.128/25", Reason.CONFLICT, "overlap"),
+    ("net subnet create red/b --cidr 10.1.0.0/24", Reason.BAD_REQUEST, "10.1.0.0/24"),
+    ("net subnet create nil/b --cidr 10.1.0.0/24", Reason.NOT_FOUND, "no vpc nil"),
+    ("net port create red/a/web3 --ip 10.0.2.3", Reason.BAD_REQUEST, "10.0.2.3"),
+    ("net port create red/a/web3 --ip 10.0.1.11", Reason.CONFLICT, "10.0.1.11"),
+    ("net port create red/z/web3", Reason.NOT_FOUND, "red/z"),
+    ("net port create red/web3", Reason.BAD_REQUEST, "2 parts, not 3"),
+    ("net port create red/a/web1 --ip 10.0.1.12", Reason.CONFLICT, "cannot change from 10.0.1.11"),
+    ("net lb create red/l --vip 10.0.1.50:80 --to nobody:80", Reason.NOT_FOUND, "has no port 'nobody'"),
+    ("net lb create red/l --vip 10.0.1.50 --to web1:80", Reason.BAD_REQUEST, "--vip '10.0.1.50'"),
+    ("net lb create red/l --vip 10.0.1.50:80 --to web1", Reason.BAD_REQUEST, "has no port number"),
+    ("net lb create red/l --vip 10.0.1.50:80 --to web1:99999", Reason.BAD_REQUEST, "'99999' is not a port number"),
+    ("net lb create red/l --vip 10.0.1.50:80 --to web1:80 --check ping", Reason.BAD_REQUEST, "--check 'ping'"),
+    ("net lb create red/l --vip 10.7.1.50:80 --to web1:80", Reason.NOT_FOUND, "10.7.1.50"),
+    ("net lb create red/l --vip 10.0.1.50:443 --to web1:80 --tls none", Reason.NOT_FOUND, "no certificate red/none"),
+    ("net gateway create red/out --snat", Reason.NO_CAPACITY, "uplinks"),
+    ("net gateway create red/out --eip one", Reason.BAD_REQUEST, "'one' is not an address"),
+    ("net eip create red/one", Reason.NOT_FOUND, "no gateway"),
+    ("net nat dnat red/ssh --eip one --outside 22 --to web1:22", Reason.NOT_FOUND, "no gateway"),
+    ("net peer create red/nil", Reason.NOT_FOUND, "VPC nil does not exist"),
+    ("net peer create red/blue", Reason.CONFLICT, "overlaps"),
+    ("net endpoint create blue/models --from red/none", Reason.NOT_FOUND, "red/none"),
+    ("net sg rule add red/default --allow tcp:0 --from 0.0.0.0/0", Reason.BAD_REQUEST, "'0' is not a port number"),
+    ("net sg rule add red/default --allow smtp --from 0.0.0.0/0", Reason.BAD_REQUEST, "--allow 'smtp'"),
+    ("net sg rule add red/default --allow tcp:22", Reason.BAD_REQUEST, "one direction"),
+    ("net sg rule add red/default --allow tcp:22 --from nobody", Reason.NOT_FOUND, "red/nobody"),
+    ("net sg rule add red/default --allow tcp:22 --from blue/default", Reason.BAD_REQUEST, "not an object of VPC red"),
+    ("net sg rule remove red/default --allow tcp:22 --from 0.0.0.0/0", Reason.NOT_FOUND, "no such rule"),
+    ("net sg delete red/default", Reason.CONFLICT, "red/default"),
+    ("net qos set red/a/web1 --rate fast", Reason.BAD_REQUEST, "'fast'"),
+    ("net qos set red/a/web1", Reason.BAD_REQUEST, "no change was given"),
+    ("net subnet set red/a", Reason.BAD_REQUEST, "no change was given"),
+    ("net subnet delete red/a", Reason.CONFLICT, "is used by port red/a/web1"),
+    ("net vpc delete red", Reason.CONFLICT, "is used by subnet red/a"),
+    ("net port delete red/a/nobody", Reason.NOT_FOUND, "no port red/a/nobody"),
+    ("net port show red/a/nobody", Reason.NOT_FOUND, "no port red/a/nobody"),
+    ("net fip show red/nobody", Reason.NOT_FOUND, "no nat red/nobody"),
     ("net apply -f /nonexistent.yaml", Reason.NOT_FOUND, "/nonexistent.yaml cannot be read"),
-    ("certificate put red/c --cert /dev/null --key /dev/null", Reason.BAD_REQUEST, ""),
+    ("net certificate put red/c --cert /dev/null --key /dev/null", Reason.BAD_REQUEST, ""),
 )
 
 
 def test_bad_input_is_one_line_with_a_reason_and_a_hint_and_leaves_nothing_half_done(clean: World) -> None:
     for line in ISSUED.splitlines()[:6]:
-        if not line.startswith("vpc create green"):
+        if not line.startswith("net vpc create green"):
             typed(clean, line)
     before = objects(clean)
     said = {line: refused(clean, reason, line) for line, reason, _ in BAD}
@@ -232,11 +232,11 @@ def test_bad_input_is_one_line_with_a_reason_and_a_hint_and_leaves_nothing_half_
 
 
 def test_a_subnet_without_free_addresses_says_so(clean: World) -> None:
-    typed(clean, "vpc create tiny --cidr 10.0.0.0/24")
-    typed(clean, "subnet create tiny/a --cidr 10.0.0.0/29")
+    typed(clean, "net vpc create tiny --cidr 10.0.0.0/24")
+    typed(clean, "net subnet create tiny/a --cidr 10.0.0.0/29")
     for number in range(5):
-        typed(clean, f"port create tiny/a/p{number}")
-    assert "10.0.0.0/29" in refused(clean, Reason.NO_CAPACITY, "port create tiny/a/p5")
+        typed(clean, f"net port create tiny/a/p{number}")
+    assert "10.0.0.0/29" in refused(clean, Reason.NO_CAPACITY, "net port create tiny/a/p5")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -337,7 +337,7 @@ def test_a_pool_that_is_killed_while_objects_come_has_all_of_each_or_nothing(tmp
 
 def test_who_follows_is_told_of_a_change_at_once_and_of_nothing_else(clean: World) -> None:
     client = PathClient(clean.home)
-    typed(clean, "vpc create red --cidr 10.0.0.0/16")
+    typed(clean, "net vpc create red --cidr 10.0.0.0/16")
     whole = client.get("/v1/networks/snapshot")
     known = whole["revision"]
     assert whole["whole"]
@@ -349,7 +349,7 @@ def test_who_follows_is_told_of_a_change_at_once_and_of_nothing_else(clean: Worl
         target=lambda: told.append(client.get(f"/v1/networks/snapshot?after={known}&wait=30&changes=1", timeout_s=60))
     )
     waiting.start()
-    typed(clean, "subnet create red/a --cidr 10.0.1.0/24")
+    typed(clean, "net subnet create red/a --cidr 10.0.1.0/24")
     waiting.join()
     assert [one["name"] for one in told[0]["objects"]] == ["red/a"]
     assert told[0]["revision"] == known + 1
@@ -357,12 +357,12 @@ def test_who_follows_is_told_of_a_change_at_once_and_of_nothing_else(clean: Worl
     status: dict[str, Any] = {"observed_generation": 1, "conditions": [condition]}
     report = {"kind": "subnet", "name": "red/a", "status": status}
     assert client.put("/v1/networks/status", {"items": [report]}) == {"known": 1}
-    assert typed(clean, "subnet list").splitlines()[1].split()[-1] == "realized"
+    assert typed(clean, "net subnet list").splitlines()[1].split()[-1] == "realized"
     failed = {"kind": "ready", "holds": False, "reason": "host_lost", "message": "h1 is silent"}
     status["conditions"].append(failed)
     client.put("/v1/networks/status", {"items": [report]})
-    assert typed(clean, "subnet list").splitlines()[1].endswith("no: host_lost")
-    assert "ready: no (host_lost: h1 is silent)" in typed(clean, "subnet show red/a")
+    assert typed(clean, "net subnet list").splitlines()[1].endswith("no: host_lost")
+    assert "ready: no (host_lost: h1 is silent)" in typed(clean, "net subnet show red/a")
     assert client.get(f"/v1/networks/snapshot?after={known + 1}")["objects"] == [], "a report is no change"
 
 
@@ -373,13 +373,13 @@ def test_a_certificate_is_shown_without_its_key_which_a_process_of_the_machine_a
     server_context(tmp_path / "two")
     server_context(tmp_path / "old", good_days=-1)
     one, two, old = (tmp_path / name for name in ("one", "two", "old"))
-    typed(clean, "vpc create red --cidr 10.0.0.0/16")
-    typed(clean, "subnet create red/a --cidr 10.0.1.0/24")
-    typed(clean, "port create red/a/web1")
-    put = "certificate put red/tls --cert {}/tls.crt --key {}/tls.key"
+    typed(clean, "net vpc create red --cidr 10.0.0.0/16")
+    typed(clean, "net subnet create red/a --cidr 10.0.1.0/24")
+    typed(clean, "net port create red/a/web1")
+    put = "net certificate put red/tls --cert {}/tls.crt --key {}/tls.key"
     assert "not that of the first" in refused(clean, Reason.BAD_REQUEST, put.format(one, two))
     assert "has expired" in refused(clean, Reason.BAD_REQUEST, put.format(old, old))
-    swapped = f"certificate put red/tls --cert {one}/tls.key --key {one}/tls.crt"
+    swapped = f"net certificate put red/tls --cert {one}/tls.key --key {one}/tls.crt"
     assert "PRIVATE" not in refused(clean, Reason.BAD_REQUEST, swapped)
     file = tmp_path / "balancer.yaml"
     spec = (
@@ -391,23 +391,23 @@ def test_a_certificate_is_shown_without_its_key_which_a_process_of_the_machine_a
         assert f"{file}: document 1: lb red/web: there is no certificate red/tls in its VPC" in told
     typed(clean, put.format(one, one))
     assert "lb red/web" in typed(clean, f"net apply -f {file} --dry-run")
-    typed(clean, "lb create red/web --vip 10.0.1.100:443 --to web1:8080 --tls red/tls")
+    typed(clean, "net lb create red/web --vip 10.0.1.100:443 --to web1:8080 --tls red/tls")
     assert specs(clean)["lb red/web"]["certificate"] == "tls"
     secret = (one / "tls.key").read_text()
-    listed = typed(clean, "certificate list -o yaml")
+    listed = typed(clean, "net certificate list -o yaml")
     assert "PRIVATE" not in listed
     assert secret.splitlines()[1] not in listed
     assert clean.client.get("/v1/networks/certificates/key?name=red/tls")["key"] == secret
     handed = PoolNetworks(PathClient(clean.home)).secret
     assert handed("red/tls") == (one / "tls.crt").read_bytes() + secret.encode()
     assert handed("red/none") is None
-    assert "is used by lb red/web" in refused(clean, Reason.CONFLICT, "certificate delete red/tls")
+    assert "is used by lb red/web" in refused(clean, Reason.CONFLICT, "net certificate delete red/tls")
     logs = [path.read_bytes() for path in clean.home.glob("*.log")]
     assert logs
     assert not any(secret.splitlines()[1].encode() in log or b"PRIVATE" in log for log in logs)
-    typed(clean, "vpc delete red --all")
-    typed(clean, "vpc create red --cidr 10.0.0.0/16")
-    assert typed(clean, "certificate list -o name") == "", "who has the name next has not its keys"
+    typed(clean, "net vpc delete red --all")
+    typed(clean, "net vpc create red --cidr 10.0.0.0/16")
+    assert typed(clean, "net certificate list -o name") == "", "who has the name next has not its keys"
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def test_cards_are_shown_and_what_would_be_is_answered_without_a_change(cut: Wor
 def test_a_profile_that_no_card_has_is_refused_with_the_way_to_those_there_are(cut: World) -> None:
     error = refused(cut, "/v1/allocations", {"mig": "9g.90gb", "command": ["x"]})
     assert error.reason is Reason.SELECTOR_MISMATCH
-    assert "calabash mig show" in error.hint
+    assert "calabash device mig show" in error.hint
 
 
 def test_a_layout_is_checked_before_anything_is_changed(cut: World) -> None:

@@ -103,7 +103,7 @@ def test_a_program_whose_token_is_revoked_gets_an_error_and_ends(site: RemoteSit
     client = site.client(site.token("ann"))
     job = begun(client, "--memory", "1GiB")
     assert does(job, "alloc 64") == "alloc 0"
-    site.owner("server", "token", "revoke", "ann")
+    site.owner("remote", "server", "token", "revoke", "ann")
     until(lambda: not site.leases(), what="the lease to be cut")
     assert does(job, "write") not in {"write 0", ""}
     assert job.finish() == 0
@@ -172,10 +172,10 @@ def test_a_program_of_a_lease_that_has_ended_has_no_device(site: RemoteSite, cli
 
 
 def test_the_benchmark_measures_a_line_and_a_longer_one(site: RemoteSite, client: Terminal) -> None:
-    near = json.loads(client("bench", "remote", "--quick", "--json").stdout)
-    far = json.loads(client("bench", "remote", "--quick", "--json", "--rtt", "20ms").stdout)
+    near = json.loads(client("remote", "bench", "--quick", "--json").stdout)
+    far = json.loads(client("remote", "bench", "--quick", "--json", "--rtt", "20ms").stdout)
     assert near["launches_per_s"] > 1000
     assert [copy["mib"] for copy in near["copies"]] == [1, 16]
     assert far["sync_us"] >= 20_000 > near["sync_us"]
-    assert "launches" in client("bench", "remote", "--quick").stdout
-    assert "out of range" in client.refused(2, "bench", "remote", "--rtt", "1h")
+    assert "launches" in client("remote", "bench", "--quick").stdout
+    assert "out of range" in client.refused(2, "remote", "bench", "--rtt", "1h")

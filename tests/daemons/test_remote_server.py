@@ -255,7 +255,7 @@ def test_a_token_bounds_what_is_held_at_a_time(site: RemoteSite) -> None:
 def test_a_token_that_is_redirected_to_a_file_is_for_its_owner_only(site: RemoteSite, tmp_path: Path) -> None:
     path = tmp_path / "mine.token"
     with path.open("wb") as sink:
-        words = site.owner.words("server", "token", "create", "vision", "--expires", "30d")
+        words = site.owner.words("remote", "server", "token", "create", "vision", "--expires", "30d")
         subprocess.run(words, env=site.owner.environment, stdout=sink, check=True, timeout=60)
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
@@ -286,16 +286,16 @@ def test_tokens_that_are_tampered_with_revoked_expired_or_anothers_are_refused(
     made_at = time.time()
     until(lambda: time.time() > made_at + 1.1, what="it to expire")
     assert "has expired" in refused(short)
-    site.owner("server", "token", "revoke", "vision")
+    site.owner("remote", "server", "token", "revoke", "vision")
     assert "was revoked" in refused(good.read_text())
-    assert "no token 'nobody'" in site.owner.refused(3, "server", "token", "revoke", "nobody")
+    assert "no token 'nobody'" in site.owner.refused(3, "remote", "server", "token", "revoke", "nobody")
 
 
 def test_a_token_that_is_revoked_cuts_what_runs_with_it_and_nothing_else(site: RemoteSite) -> None:
     ann, bob = site.client(site.token("ann")), site.client(site.token("bob"))
     for client in (ann, bob):
         client.start("run", "--remote", *SMALL, "--", *HELD).says("holding")
-    site.owner("server", "token", "revoke", "ann")
+    site.owner("remote", "server", "token", "revoke", "ann")
     until(lambda: [a["tenant"] for a in site.leases()] == ["bob"], what="ann's lease to be cut")
     assert "was revoked" in ann.refused(4, "run", "--remote", *SMALL, "--", "true")
     assert "token revoked" in (site.world.home / "server" / "audit.log").read_text()
@@ -303,10 +303,10 @@ def test_a_token_that_is_revoked_cuts_what_runs_with_it_and_nothing_else(site: R
 
 def test_keys_are_rotated_and_tokens_of_the_key_before_count_as_long_as_was_said(site: RemoteSite) -> None:
     before = site.client(site.token("before"))
-    site.owner("server", "token", "rotate-keys", "--keep", "1h")
+    site.owner("remote", "server", "token", "rotate-keys", "--keep", "1h")
     before("remote", "list")
     site.client(site.token("after"))("remote", "list")
-    site.owner("server", "token", "rotate-keys", "--keep", "0")
+    site.owner("remote", "server", "token", "rotate-keys", "--keep", "0")
     assert "is no longer valid" in before.refused(4, "remote", "list")
 
 
@@ -372,30 +372,30 @@ def test_a_server_that_never_comes_back_leaves_no_card_taken_also_over_a_restart
 
 
 def test_a_server_that_is_drained_takes_no_leases(site: RemoteSite, client: Terminal) -> None:
-    site.owner("server", "drain")
+    site.owner("remote", "server", "drain")
     assert "being drained" in client.refused(1, "run", "--remote", *SMALL, "--", "true")
-    site.owner("server", "undrain")
+    site.owner("remote", "server", "undrain")
     client("run", "--remote", *SMALL, "--", "true")
 
 
 def test_down_refuses_while_leases_are_held(site: RemoteSite, client: Terminal) -> None:
     client.start("run", "--remote", *SMALL, "--", *HELD).says("holding")
-    assert "1 lease is held" in site.owner.refused(1, "server", "down")
-    assert "server is down" in site.owner("server", "down", "--force").stdout
+    assert "1 lease is held" in site.owner.refused(1, "remote", "server", "down")
+    assert "server is down" in site.owner("remote", "server", "down", "--force").stdout
     site.pid = 0
     until(lambda: not site.leases(), what="the lease to be taken back")
-    assert "no server answers" in site.owner.refused(1, "server", "status")
+    assert "no server answers" in site.owner.refused(1, "remote", "server", "status")
 
 
 def test_a_second_server_and_a_port_that_is_taken_are_told_of(site: RemoteSite) -> None:
-    assert "a server is already running" in site.owner.refused(1, "server", "up", "--listen", "127.0.0.1:0")
+    assert "a server is already running" in site.owner.refused(1, "remote", "server", "up", "--listen", "127.0.0.1:0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         site.kill()
         assert f"cannot listen on 127.0.0.1:{port}" in site.owner.refused(
-            1, "server", "up", "--listen", f"127.0.0.1:{port}"
+            1, "remote", "server", "up", "--listen", f"127.0.0.1:{port}"
         )
-    assert "is no address" in site.owner.refused(2, "server", "up", "--listen", "nowhere:x")
+    assert "is no address" in site.owner.refused(2, "remote", "server", "up", "--listen", "nowhere:x")
 
 
 def test_a_server_that_is_absent_or_silent_is_given_up_soon(site: RemoteSite, client: Terminal) -> None:

@@ -166,7 +166,7 @@ def test_commands_of_another_user_without_a_pool_go_to_the_pool_of_root(pool: Wo
         )
         assert row["user"] == ANN.name
         assert row["id"] in machine(ANN, "why", row["id"]).stdout
-        assert [r["tenant"] for r in machine.json(ANN, "usage")["items"]] == [ANN.name]
+        assert [r["tenant"] for r in machine.json(ANN, "tenant", "usage")["items"]] == [ANN.name]
         assert len(machine.json(ANN, "smi")["items"]) == 2
         assert [q["name"] for q in machine.json(ANN, "queue", "list")["items"]] == ["default"]
         machine(ANN, "release", row["id"])
@@ -179,9 +179,9 @@ def test_jobs_and_the_console_of_root_are_another_users_too(pool: World, machine
     job = machine(ANN, "job", "start", "--memory", "1GiB", "--", "id", "-un").stdout.split()[-1]
     shown = until(lambda: (s := machine(ANN, "job", "show", job).stdout) and "ended" in s and s, what="the job's end")
     assert ANN.name in shown
-    link = machine(ANN, "login-link").stdout.strip()
+    link = machine(ANN, "login", "--link").stdout.strip()
     assert link.startswith(pool.client.get("/v1/status")["console"] + "/login#")
-    token = machine(ANN, "token", "create").stdout.strip()
+    token = machine(ANN, "user", "token", "create").stdout.strip()
     with urllib.request.urlopen(
         urllib.request.Request(link.partition("/login")[0] + "/v1/me", headers={"Authorization": f"Bearer {token}"}),
         timeout=HANG_S,
@@ -201,10 +201,10 @@ def test_commands_that_use_the_pools_own_files_say_whose_files_these_are(pool: W
         ("backup", "create", str(machine.home / "b")),
         ("net", "doctor"),
         ("net", "fabric", "run", "--once"),
-        ("server", "status"),
-        ("server", "down"),
-        ("server", "token", "list"),
-        ("server", "token", "create", "vision"),
+        ("remote", "server", "status"),
+        ("remote", "server", "down"),
+        ("remote", "server", "token", "list"),
+        ("remote", "server", "token", "create", "vision"),
     )
     for words in commands:
         done = machine(ANN, *words, code=4)

@@ -63,15 +63,15 @@ class Site:
 
     def up(self) -> None:
         self.calabash("up", *self.options)
-        self.calabash("server", "up", "--listen", "127.0.0.1:0", "--name", "lab01")
+        self.calabash("remote", "server", "up", "--listen", "127.0.0.1:0", "--name", "lab01")
         token = self.far / "token"
         token.touch(mode=0o600)
-        token.write_text(self.calabash("server", "token", "create", "checks", "--gpus", "1"))
+        token.write_text(self.calabash("remote", "server", "token", "create", "checks", "--gpus", "1"))
         address = (self.home / "server" / "address").read_text().strip()
         self.calabash("remote", "add", address, "--token", str(token), far=True)
 
     def down(self) -> None:
-        for words in (("server", "down", "--force"), ("down", "--force")):
+        for words in (("remote", "server", "down", "--force"), ("down", "--force")):
             subprocess.run([CALABASH, *words], env=self.environment(self.home), capture_output=True, check=False)
 
     def run(self, way: str, *command: str, options: tuple[str, ...] = ()) -> str:

@@ -129,7 +129,7 @@ def test_programs_that_root_needs_are_not_taken_from_where_a_tenant_can_write(lu
         ("doctor",),
         ("net", "up", "--prefix", "lured", "--hosts", "1", "--gateways", "0", "--dummy", "--host", "none"),
         ("net", "down", "--prefix", "lured"),
-        ("vm", "attach", "--gpu", "0", "--to", "libvirt:lured"),
+        ("device", "vm", "attach", "--gpu", "0", "--to", "libvirt:lured"),
         ("status",),
     ):
         lured.command_of_root(*words)

@@ -57,4 +57,4 @@ class OperatedCluster:
         """Create a user who is a member of a tenant; return the user's token."""
         self.run("user", "create", user)
         self.run("user", "role", user, "member", "--tenant", tenant)
-        return self.run("token", "create", "--user", user).strip()
+        return self.run("user", "token", "create", "--user", user).strip()

@@ -112,7 +112,7 @@ class Planned:
         python = Path(sys.executable)
         options = {"--kubeconfig": str(cluster.kubeconfig), "--listen": f"127.0.0.1:{PORT}", **(planner or {})}
         words = [word for pair in options.items() for word in pair]
-        cluster.start_program("planner", [str(python.with_name("calabash")), "planner", *words])
+        cluster.start_program("planner", [str(python.with_name("calabash")), "serve", "planner", *words])
         self._programs = ["planner"]
         if options.get("--handshake") != "affinity":  # else the cluster's scheduler binds without the planner
             cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PORT}"))

@@ -71,7 +71,7 @@ def start_admission_program(cluster: Cluster) -> None:
     client.create(MUTATING, mutating(SETTINGS, ca_bundle=bundle, url=url))
     client.create(VALIDATING, validating(SETTINGS, ca_bundle=bundle, url=url))
     words = ["--kubeconfig", str(cluster.kubeconfig), "--settings", str(settings)]
-    cluster.start_program("admission", [str(Path(sys.executable).with_name("calabash")), "admission", *words])
+    cluster.start_program("admission", [str(Path(sys.executable).with_name("calabash")), "serve", "admission", *words])
 
 
 class Product:
@@ -115,7 +115,7 @@ class Product:
         kubeconfig = self._by("planner", self.cluster.secrets.kubeconfig(PLANNER))
         words = ["--kubeconfig", str(kubeconfig), "--listen", f"127.0.0.1:{PLANNER_PORT}", *self._planner_words]
         program = str(Path(sys.executable).with_name("calabash"))
-        self.cluster.start_program("planner", [program, "planner", "--identity", "its-pod", *words])
+        self.cluster.start_program("planner", [program, "serve", "planner", "--identity", "its-pod", *words])
         self.cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PLANNER_PORT}"))
 
     def namespace(self, name: str, **labels: str) -> str:

@@ -271,7 +271,7 @@ def test_purge_removes_everything_of_the_agent_from_a_node(gpu_node: GpuNode) ->
     gpu_node.wait_until_served()
     name = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD})
     gpu_node.wait(name, "Running")
-    purge = [str(Path(sys.executable).with_name("calabash")), "node", "purge"]
+    purge = [str(Path(sys.executable).with_name("calabash")), "uninstall", "node"]
     with pytest.raises(RuntimeError, match="the agent of this node is running"):
         cluster.exec_inside(*purge, beside=gpu_node.node.name)
     for program_name in (gpu_node.agent, gpu_node.relay):

@@ -18,6 +18,7 @@ from tests.kube import charts
 from tests.kube.charts import NAMESPACE, Manifest, need_helm, one, render
 
 from calabash.cli.commands import cli
+from calabash.cli.programs.serve import serve
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.metrics.run import REGISTERED
@@ -51,10 +52,12 @@ def parsed_by_the_product(command: str, words: list[str]) -> dict[str, Any]:
     Raises:
         click.UsageError: the command does not know an option.
     """
-    above = cli.make_context("calabash", [command])
-    parsed = cli.get_command(above, command)
-    assert parsed is not None
-    return parsed.make_context(command, list(words), parent=above).params
+    context = cli.make_context("calabash", command.split())
+    parsed: click.Command = cli
+    for word in command.split():
+        assert isinstance(parsed, click.Group)
+        parsed = parsed.get_command(context, word) or pytest.fail(f"no command {command}")
+    return parsed.make_context(command, list(words), parent=context).params
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
@@ -159,8 +162,8 @@ def test_metrics_are_served_where_they_are_wanted_and_then_as_the_product_regist
     assert (found["service"]["name"], found["service"]["namespace"]) == (METRICS, NAMESPACE)
     assert one(manifests, "Secret", f"{METRICS}-tls")["metadata"]["namespace"] == NAMESPACE
     (container,) = one(manifests, "Deployment", METRICS)["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["calabash", "metrics"]
-    read = parsed_by_the_product("metrics", container["args"])
+    assert container["command"] == ["calabash", "serve", "metrics"]
+    read = parsed_by_the_product("serve metrics", container["args"])
     assert (read["namespace"], read["port"]) == (NAMESPACE, 9444)
     assert container["ports"][0]["containerPort"] == 9444
 
@@ -186,9 +189,11 @@ def test_with_cert_manager_admission_reads_a_certificate_and_writes_nothing() ->
 
 def test_admission_is_a_command_of_the_product_and_knows_its_words() -> None:
     (container,) = (c for c, _ in containers(render()) if c["name"] == "admission")
-    program, command = container["command"]
+    program, *command = container["command"]
     assert program == "calabash"
-    assert parsed_by_the_product(command, container["args"])["settings_file"] == Path("/etc/calabash/settings.yaml")
+    assert parsed_by_the_product(" ".join(command), container["args"])["settings_file"] == Path(
+        "/etc/calabash/settings.yaml"
+    )
 
 
 def test_agent_command_accepts_the_arguments_of_the_chart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +208,8 @@ def test_agent_command_accepts_the_arguments_of_the_chart(monkeypatch: pytest.Mo
         }
     }
     (container,) = (c for c, _ in containers(render(values)) if c["name"] == "agent")
-    assert container["command"] == ["calabash", "agent"]
-    assert cli.get_command(click.Context(cli), "agent") is not None
+    assert container["command"] == ["calabash", "serve", "agent"]
+    assert serve.get_command(click.Context(serve), "agent") is not None
     assert [variable["name"] for variable in container["env"]] == ["NODE_NAME"]
     monkeypatch.setenv("NODE_NAME", "node7")
     assert read_settings(container["args"]) == AgentSettings(
@@ -255,9 +260,9 @@ def test_nvidias_runtime_is_asked_for_the_driver_where_cards_are_real() -> None:
 def test_planner_command_accepts_the_arguments_of_the_chart() -> None:
     manifests = render({"planner": {"nominateFrom": 7}})
     (container,) = (c for c, _ in containers(manifests) if c["name"] == "planner")
-    program, command = container["command"]
+    program, *command = container["command"]
     assert program == "calabash"
-    read = parsed_by_the_product(command, container["args"])
+    read = parsed_by_the_product(" ".join(command), container["args"])
     assert read["nominate_from"] == 7
     assert read["namespace"] == NAMESPACE
     assert [variable["name"] for variable in container["env"]] == ["POD_NAME"]
@@ -269,7 +274,7 @@ def test_planner_command_accepts_the_arguments_of_the_chart() -> None:
 def test_where_no_second_scheduler_may_run_there_is_none_and_nobody_has_its_rights() -> None:
     manifests = render({"planner": {"handshake": "affinity"}})
     (container,) = one(manifests, "Deployment", "calabash-planner")["spec"]["template"]["spec"]["containers"]
-    read = parsed_by_the_product("planner", container["args"])
+    read = parsed_by_the_product("serve planner", container["args"])
     assert (read["handshake"], read["scheduler_lease"]) == ("affinity", "")
     assert "calabash-scheduler" not in {m["metadata"]["name"] for m in manifests}
     roles = {m["roleRef"]["name"] for m in manifests if m["kind"] == "ClusterRoleBinding"}
@@ -289,7 +294,7 @@ def test_every_pool_that_is_named_has_a_planner_and_a_scheduler_and_the_rest_has
         assert deployment["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] == f"planner{suffix}"
         spec = deployment["spec"]["template"]["spec"]
         (container,) = (c for c in spec["containers"] if c["name"] == "planner")
-        read = parsed_by_the_product("planner", container["args"])
+        read = parsed_by_the_product("serve planner", container["args"])
         assert Shard.from_selector(read["nodes"]) == shard
         (volume,) = spec["volumes"]
         text = one(manifests, "ConfigMap", volume["configMap"]["name"])["data"]["scheduler.json"]
@@ -328,7 +333,7 @@ def test_planner_listens_on_loopback_of_its_pod_only() -> None:
     manifests = render({"networkPolicies": {"enabled": False}})
     spec = one(manifests, "Deployment", "calabash-planner")["spec"]["template"]["spec"]
     (container,) = (c for c in spec["containers"] if c["name"] == "planner")
-    host, _, _ = parsed_by_the_product("planner", container["args"])["listen"].rpartition(":")
+    host, _, _ = parsed_by_the_product("serve planner", container["args"])["listen"].rpartition(":")
     assert ipaddress.ip_address(host).is_loopback
     assert not spec.get("hostNetwork")
     assert [m["metadata"]["name"] for m in manifests if m["kind"] == "Service"] == ["calabash-admission"]
@@ -352,7 +357,7 @@ def test_unless_told_the_planner_nominates_as_it_would_by_itself() -> None:
 def test_whom_the_planner_moves_is_as_the_values_say(values: Manifest, told: tuple[int, float, float]) -> None:
     manifests = render({"planner": {"defragmentation": values}})
     (container,) = (c for c, _ in containers(manifests) if c["name"] == "planner")
-    read = parsed_by_the_product("planner", container["args"])
+    read = parsed_by_the_product("serve planner", container["args"])
     assert (read["moves"], read["move_after"], read["move_interval"]) == told
 
 
@@ -393,7 +398,7 @@ def test_relay_of_device_plugins_has_two_directories_and_neither_token_nor_right
     assert "--relay" in agent["args"]
     read = relay_parser().parse_args(relay["args"])
     assert (relay["command"], read.home, read.kubelet) == (
-        ["calabash", "plugin-relay"],
+        ["calabash", "serve", "plugin-relay"],
         Path("/data/calabash"),
         Path("/data/kubelet"),
     )

@@ -66,7 +66,7 @@ def serve_metrics(cluster: Cluster, directory: Path) -> None:
     config["users"][0]["user"] = {"token": cluster.kubectl("create", "token", SERVICE, "-n", SYSTEM).strip()}
     file = directory / "metrics.kubeconfig"
     file.write_text(json.dumps(config))
-    program = [str(Path(sys.executable).with_name("calabash")), "metrics", "--kubeconfig", str(file)]
+    program = [str(Path(sys.executable).with_name("calabash")), "serve", "metrics", "--kubeconfig", str(file)]
     cluster.start_program("metrics", [*program, "--port", str(PORT)])
 
     def available() -> bool:

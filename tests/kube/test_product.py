@@ -234,7 +234,7 @@ def test_console_of_the_cluster_answers_and_requires_a_login(installed: Cluster)
     assert "data-shell" in text, "a page without data, which asks for a login"
     status, text = operated.ask("/v1/allocations")
     assert (status, json.loads(text)["reason"]) == (401, "not_authenticated")
-    assert "http" in operated.run("login-link")
+    assert "http" in operated.run("login", "--link")
 
 
 def run(

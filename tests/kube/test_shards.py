@@ -113,7 +113,9 @@ def on_nodes_of(planned: Planned, pool: str, space: str) -> bool:
 def planner_of_the_rest(planned: Planned, nodes: str) -> None:
     """Start the planner of the remaining nodes as the chart does, on the port of its predecessor."""
     words = ["--kubeconfig", str(planned.cluster.kubeconfig), "--listen", f"127.0.0.1:{PORT}", "--nodes", nodes]
-    planned.cluster.start_program("planner", [str(Path(sys.executable).with_name("calabash")), "planner", *words])
+    planned.cluster.start_program(
+        "planner", [str(Path(sys.executable).with_name("calabash")), "serve", "planner", *words]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +184,7 @@ def test_one_planner_has_all_nodes_again_when_the_others_have_ended(
     cluster = planned.cluster
     cluster.kill("planner", signal.SIGTERM)
     words = ["--kubeconfig", str(cluster.kubeconfig), "--listen", f"127.0.0.1:{PORT}", "--identity", "again"]
-    cluster.start_program("planner", [str(Path(sys.executable).with_name("calabash")), "planner", *words])
+    cluster.start_program("planner", [str(Path(sys.executable).with_name("calabash")), "serve", "planner", *words])
     node = planned.nodes[1]  # a node of pool a
     only_there: Json = {"nodeSelector": {"kubernetes.io/hostname": node}}
     pod = planned_pod("late", PART, **only_there)

@@ -83,7 +83,7 @@ def test_job_of_the_cleanup_runs_after_the_deletion_with_the_rights_of_its_accou
     assert job["metadata"]["annotations"][HOOK] == "post-delete"
     spec = job["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    assert parsed_by_the_product("cluster-cleanup", container["args"])["namespace"] == NAMESPACE
+    assert parsed_by_the_product("uninstall cluster", container["args"])["namespace"] == NAMESPACE
     assert spec["serviceAccountName"] == one(manifests, "ServiceAccount", "calabash-cleanup")["metadata"]["name"]
     weights = {
         m["kind"]: int(m["metadata"]["annotations"]["helm.sh/hook-weight"])
@@ -125,7 +125,7 @@ def test_command_of_the_cleanup_says_what_it_did_and_fails_where_it_may_not(
     uninstalled: Cluster, tmp_path: Path
 ) -> None:
     said = CliRunner().invoke(
-        cli, ["cluster-cleanup", "--kubeconfig", str(uninstalled.kubeconfig), "--namespace", NAMESPACE]
+        cli, ["uninstall", "cluster", "--kubeconfig", str(uninstalled.kubeconfig), "--namespace", NAMESPACE]
     )
     assert said.exit_code == 0, said.output
     assert "pods waiting at the scheduling gate: 2\n" in said.output

@@ -103,13 +103,16 @@ def test_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
         world.up()
         assert calabash("net", "up") == 0
         assert "uplink world: 198.51.100.0/24" in capsys.readouterr().out
-        assert calabash("vpc", "create", "red", "--cidr", "10.0.0.0/16") == 0
-        assert calabash("gateway", "create", "red/out", "--snat") == 0
+        assert calabash("net", "vpc", "create", "red", "--cidr", "10.0.0.0/16") == 0
+        assert calabash("net", "gateway", "create", "red/out", "--snat") == 0
         until(lambda: _states(world) == {"red": True, "red/out": True}, what="living hosts to have the VPC")
         assert namespaces.named(f"{prefix}-g1x") == []
-        assert calabash("subnet", "create", "red/a", "--cidr", "10.0.1.0/24") == 0
-        assert calabash("port", "create", "red/a/web") == 0
-        assert calabash("lb", "create", "red/l7", "--vip", "10.0.1.9:80", "--to", "web:80", "--check", "http:/") == 0
+        assert calabash("net", "subnet", "create", "red/a", "--cidr", "10.0.1.0/24") == 0
+        assert calabash("net", "port", "create", "red/a/web") == 0
+        assert (
+            calabash("net", "lb", "create", "red/l7", "--vip", "10.0.1.9:80", "--to", "web:80", "--check", "http:/")
+            == 0
+        )
         until(lambda: namespaces.named(f"{prefix}-g1x"), what="the pool to have the balancer kept on its gateway host")
         capsys.readouterr()
         assert calabash("net", "doctor") == 0

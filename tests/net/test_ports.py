@@ -301,12 +301,12 @@ def server(pool: Networked, tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
     pool.put("subnet", "blue/a", cidrs=["10.0.1.0/24"])
     pool.put("port", "blue/a/web1", addresses=["10.0.1.11"])
     owner = Terminal(pool.world.home, tmp_path)
-    owner("server", "up", "--port", "red/a/gpu1", "--name", "lab01")
+    owner("remote", "server", "up", "--port", "red/a/gpu1", "--name", "lab01")
     token = tmp_path / "vision.token"
-    token.write_text(owner("server", "token", "create", "vision", "--gpus", "4").stdout)
+    token.write_text(owner("remote", "server", "token", "create", "vision", "--gpus", "4").stdout)
     token.chmod(0o600)
     yield owner, token
-    owner("server", "down", "--force", code=None)
+    owner("remote", "server", "down", "--force", code=None)
     owner.close()
 
 
@@ -330,7 +330,7 @@ def test_server_with_a_port_is_reached_from_its_vpc_and_from_nowhere_else(
     pool: Networked, server: tuple[Terminal, Path], tmp_path: Path
 ) -> None:
     owner, token = server
-    assert "10.0.1.20:7433 (red/a/gpu1)" in owner("server", "status").stdout
+    assert "10.0.1.20:7433 (red/a/gpu1)" in owner("remote", "server", "status").stdout
     assert "server = 10.0.1.20:7433" in token.read_text()
     using = _using(pool, token, tmp_path / "client")
     assert _does(using, "alloc 64") == "alloc 0"
@@ -343,7 +343,7 @@ def test_server_with_a_port_is_reached_from_its_vpc_and_from_nowhere_else(
     assert code == 1
     assert f"refused {Reason.CONFLICT}: port red/a/gpu1 is held by server lab01" in said
     assert using.end()[0] == 0
-    owner("server", "down")
+    owner("remote", "server", "down")
     until(lambda: not pool.left(), what="the port to be given back")
     assert pool.run("true", ports=["red/a/gpu1"]).end() == (0, "")
 
@@ -353,7 +353,7 @@ def test_connections_by_a_port_outlive_kills_of_server_and_pool(
 ) -> None:
     owner, token = server
     using = _using(pool, token, tmp_path / "client", isolation="brokered")
-    pid = owner.json("server", "status")["pid"]
+    pid = owner.json("remote", "server", "status")["pid"]
     os.kill(pid, signal.SIGKILL)
     until(lambda: not _words(pid), what="the server to end")
     assert _does(using, "alloc 64") == "alloc 0"
@@ -361,7 +361,7 @@ def test_connections_by_a_port_outlive_kills_of_server_and_pool(
     assert _does(using, "write") == "write 0"
     pool.world.up()
     assert _does(using, "write") == "write 0"
-    owner("server", "up", "--port", "red/a/gpu1", "--name", "lab01")
+    owner("remote", "server", "up", "--port", "red/a/gpu1", "--name", "lab01")
     assert len(pool.world.client.get("/v1/networks/places")["items"]) == 1
     again = ("sh", "-ec", REMOTE.replace("&& exec", "; #"), "sh", str(tmp_path / "client"), sys.executable, str(token))
     assert pool.run(*again, isolation="brokered").end()[1] == "server lab01 added: 2 cards\n"

@@ -87,5 +87,5 @@ def test_the_commands_in_the_change_log_exist() -> None:
 
 
 def test_a_command_that_does_not_exist_is_found() -> None:
-    text = "`calabash mig show|cut`, `calabash run --cores 3`, and\n  `kubectl calabash\n  drain` and `calabash device set ID`"
-    assert unknown_commands(text) == ["calabash mig cut"]
+    text = "`calabash device mig show|cut`, `calabash run --cores 3`, and\n  `kubectl calabash\n  drain` `calabash top`"
+    assert unknown_commands(text) == ["calabash device mig cut"]

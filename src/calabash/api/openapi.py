@@ -49,7 +49,7 @@ def openapi() -> dict[str, Any]:
         "components": {
             "schemas": dict(sorted(components.items())),
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "Token of `calabash token create`."},
+                "token": {"type": "http", "scheme": "bearer", "description": "Token of `calabash user token create`."},
                 "session": {
                     "type": "apiKey",
                     "in": "cookie",

@@ -140,7 +140,7 @@ def _impossible(
     if misfits:
         hint = "ask for less per device"
         if request.mig and misfits[0].reason is Reason.SELECTOR_MISMATCH:
-            hint = "see what the cards have: calabash mig show"
+            hint = "see what the cards have: calabash device mig show"
         if misfits[0].reason is Reason.NOT_PERMITTED:
             hint = (
                 "an administrator allows it: calabash device set ID --spill on, or spill = true in pool.toml, [devices]"

@@ -1,4 +1,4 @@
-"""Measure the latency and bandwidth between a program and its remote devices (``calabash bench remote``).
+"""Measure the latency and bandwidth between a program and its remote devices (``calabash remote bench``).
 
 Measures the time to create a CUDA context, kernel launches per second, the time of a synchronous call, and the
 bandwidth of copies of several sizes. All calls go through the client library that every remote program uses. ``--rtt``
@@ -162,7 +162,7 @@ def _behind_a_delay(rtt_s: float, words: list[str]) -> int:
 
 def main() -> int:
     """Run the measurement and print its result; return the exit status."""
-    parser = argparse.ArgumentParser(prog="calabash bench remote")
+    parser = argparse.ArgumentParser(prog="calabash remote bench")
     parser.add_argument("--rtt-s", type=float, default=0.0)
     parser.add_argument("--largest-mib", type=int, default=SIZES_MIB[-1])
     parser.add_argument("--json", action="store_true")

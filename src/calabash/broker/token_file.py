@@ -89,5 +89,5 @@ def read_token_file(path: Path) -> GivenToken:
 
 def _bad(message: str) -> CalabashError:
     return CalabashError(
-        message, reason=Reason.BAD_FILE, hint="use the file that `calabash server token create` has written"
+        message, reason=Reason.BAD_FILE, hint="use the file that `calabash remote server token create` has written"
     )

@@ -85,13 +85,15 @@ def read_token(text: str, *, server: str, keys: Mapping[str, KnownKey], now: flo
     head, _, signature = text.rpartition(".")
     prefix, _, claims_text = head.partition(".")
     if len(text) > TOKEN_CHARACTERS_MAX or prefix != PREFIX or not claims_text:
-        raise _refused("this is not a token", hint="use the file that `calabash server token create` has written")
+        raise _refused(
+            "this is not a token", hint="use the file that `calabash remote server token create` has written"
+        )
     try:
         claims = msgspec.json.decode(_decoded(claims_text), type=TokenClaims)
         signed_with = _decoded(signature)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise _refused(
-            "the token is damaged", hint="copy the whole file that `calabash server token create` has written"
+            "the token is damaged", hint="copy the whole file that `calabash remote server token create` has written"
         ) from None
     if claims.server != server:
         raise _refused("the token is for another server", hint="use a token that this server's owner has created")

@@ -130,6 +130,12 @@ def server_url() -> str:
     return os.environ.get(SERVER_VARIABLE, "")
 
 
+def require_this_machine(command: str, *, hint: str) -> None:
+    """Raise an error if ``--server`` is given, for a command that runs on the pool's machine only."""
+    if server_url():
+        raise CalabashError(f"`calabash {command}` works on the pool's machine only, not with --server", hint=hint)
+
+
 def token_store() -> TokenStore:
     """Return the store of this user's tokens for other pools."""
     from calabash.adapters.pool.gateway_client import TokenStore  # noqa: PLC0415

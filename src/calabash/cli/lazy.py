@@ -1,44 +1,85 @@
-"""Command groups whose modules are imported only when a command is called."""
+"""Command groups whose help has named sections and whose modules are imported only when a command is called."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
+from calabash.cli.failure import print_on_stderr
+from calabash.cli.former import Former
 
-class LazyGroup(click.Group):
-    """Group of commands in modules of this package.
+# Title of a section -> name of a command -> its ``module:attribute`` in this package and its one-line help.
+Sections = Mapping[str, Mapping[str, tuple[str, str]]]
+
+
+class UnknownCommand(click.UsageError):
+    """Error for the name of no command.
 
     Args:
-        lazily: for each name its ``module:attribute`` and its one-line help.
+        name: the name that was given.
+        near: present names of the commands with similar names.
+        ctx: context of the group.
+    """
+
+    def __init__(self, name: str, near: list[str], ctx: click.Context) -> None:
+        super().__init__(f"no such command '{name}'", ctx)
+        self.possibilities = near
+
+
+class LazyGroup(click.Group):
+    """Group of commands in modules of this package, which its help lists by section.
+
+    Args:
+        sections: the commands. Their help is in the table so that listing commands imports no module.
+        former: former names of commands below this group, which are accepted with a warning.
         given: further arguments of the group.
     """
 
-    def __init__(self, *, lazily: Mapping[str, tuple[str, str]], **given: Any) -> None:
+    def __init__(self, *, sections: Sections, former: Mapping[str, Former] | None = None, **given: Any) -> None:
         super().__init__(**given)
-        self._lazily = lazily
+        self.sections = sections
+        self._commands = {name: entry for section in sections.values() for name, entry in section.items()}
+        self._former = former or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._lazily)
+        return list(self._commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._lazily:
+        if cmd_name not in self._commands:
             return None
-        module, attribute = self._lazily[cmd_name][0].split(":")
+        module, attribute = self._commands[cmd_name][0].split(":")
         command: click.Command = getattr(importlib.import_module(f"calabash.cli.{module}"), attribute)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        words = self._with_present_names(ctx, args)
         try:
-            return super().resolve_command(ctx, args)
+            return super().resolve_command(ctx, words)
         except click.exceptions.NoSuchCommand as error:
-            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=self._lazily, ctx=ctx) from None
+            known = {name: name for name in self._commands} | {name: f.path for name, f in self._former.items()}
+            near = dict.fromkeys(known[name] for name in get_close_matches(error.command_name, known))
+            raise UnknownCommand(error.command_name, list(near), ctx) from None
+
+    def _with_present_names(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Replace the former name of a command, and print one line with the present one, except for completion."""
+        for length in (3, 2, 1):
+            name = " ".join(args[:length])
+            if name in self._former:
+                former = self._former[name]
+                if not ctx.resilient_parsing:
+                    above = ctx.command_path
+                    print_on_stderr(f"warning: `{above} {name}` is deprecated; use `{above} {former.path}`")
+                return former.words(args[length:])
+        return args
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._lazily.items()])
+        width = max(map(len, self._commands))
+        for title, commands in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in commands.items()])

@@ -111,7 +111,7 @@ ALERTS = (
         lasting="0m",
         severity="warning",
         summary="Tenant {{ $labels.tenant }} has spent {{ $value | humanizePercentage }} of its budget",
-        help="`calabash quota show` has the figures; the pool's policy of over-use applies beyond the budget.",
+        help="`calabash tenant quota` has the figures; the pool's policy of over-use applies beyond the budget.",
     ),
     Alert(
         name="CalabashNetworkDaemonDown",
@@ -121,7 +121,7 @@ ALERTS = (
         summary="OVN does not answer on {{ $labels.node }}: {{ $labels.reason }}, which affects {{ $value }} VPCs",
         help=(
             "What stands goes on; no new port, rule or backend is carried out, and nothing passes on a host whose"
-            " ovs-vswitchd is dead. `calabash net doctor` names the daemon or the host, `calabash vpc show` the silent"
+            " ovs-vswitchd is dead. `calabash net doctor` names the daemon or the host, `calabash net vpc show` the silent"
             " part. northbound_down, southbound_down: start the ovsdb-server of that database. northd_down: start"
             " ovn-northd. host_silent: start ovsdb-server, ovs-vswitchd and ovn-controller there, in this order. Of a network"
             " of `calabash net up`, `calabash net up` starts what does not run."

@@ -88,7 +88,7 @@ class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     """Settings for the RDMA fabrics that ``fabric.toml`` names.
 
     Args:
-        hold: grant a card only after the fabric controller (``calabash net fabric run``) has reported that the card is
+        hold: grant a card only after the fabric controller (``calabash serve fabric``) has reported that the card is
             in no other tenant's partition.
         run: keep the fabric controller running while ``fabric.toml`` is in the pool's home.
     """

@@ -164,7 +164,7 @@ def test_reports_of_all_formats_have_every_policy() -> None:
     document = json.dumps(report.document(results))
     for key in ("allocation_ratio_end", "allocation_ratio_at_100", "cpu_only_admitted_ratio", "decisions_per_s"):
         assert key in document
-    page = report.html(results, "calabash simulate openb --nodes 'a & b.csv'")
+    page = report.html(results, "calabash sim openb --nodes 'a & b.csv'")
     assert "<html" in page
     assert 'src="http' not in page
     assert plots.plot(results, "svg").lstrip().startswith(b"<?xml")
@@ -173,8 +173,8 @@ def test_reports_of_all_formats_have_every_policy() -> None:
 
 def test_html_report_has_command_seeds_and_legend() -> None:
     results = runner.run(experiment())
-    page = report.html(results, "calabash simulate openb --nodes 'a & b.csv'")
-    assert "<pre>calabash simulate openb --nodes &#x27;a &amp; b.csv&#x27;</pre>" in page
+    page = report.html(results, "calabash sim openb --nodes 'a & b.csv'")
+    assert "<pre>calabash sim openb --nodes &#x27;a &amp; b.csv&#x27;</pre>" in page
     assert "seeds 42, 43" in page
     headings = set(re.findall(r"<th>(.*?)</th>", page)) - {"policy"}
     assert headings

@@ -118,7 +118,7 @@ class OwnerSocketClient(ApiClient):
             raise CalabashError(
                 f"no server answers at {self.path.parent} ({error.strerror})",
                 reason=Reason.POOL_DOWN,
-                hint="start it with `calabash server up --listen HOST:PORT`",
+                hint="start it with `calabash remote server up --listen HOST:PORT`",
             ) from None
         return connection
 
@@ -136,11 +136,11 @@ def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, time
         raise CalabashError(
             f"{who} did not answer within {bound_s:g}s",
             reason=Reason.POOL_DOWN,
-            hint="check its address and the network; on the server: calabash server status",
+            hint="check its address and the network; on the server: calabash remote server status",
         ) from None
     except OSError as error:
         raise CalabashError(
             f"{who} does not answer: {error.strerror or error}",
             reason=Reason.POOL_DOWN,
-            hint="check its address and the network; on the server: calabash server status",
+            hint="check its address and the network; on the server: calabash remote server status",
         ) from None

@@ -38,7 +38,7 @@ def locked_directory(directory: Path) -> Iterator[None]:
         raise CalabashError(
             f"a server is already running at {directory}, pid {holder}",
             reason=Reason.POOL_RUNNING,
-            hint="use it, or stop it with `calabash server down`",
+            hint="use it, or stop it with `calabash remote server down`",
         )
     try:
         os.ftruncate(descriptor, 0)

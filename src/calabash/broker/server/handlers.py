@@ -184,7 +184,7 @@ async def shutdown(state: State, request: Asked) -> broker_messages.StopServer:
         raise CalabashError(
             f"{len(held)} {'lease is' if len(held) == 1 else 'leases are'} held",
             reason=Reason.CONFLICT,
-            hint="wait until they end, or end them with `calabash server down --force`",
+            hint="wait until they end, or end them with `calabash remote server down --force`",
         )
     for each in held:
         await broker.leases.end(each, why="server down")

@@ -123,7 +123,7 @@ class TokenRegistry:
             claims = msgspec.convert(wanted, TokenClaims)
         except msgspec.ValidationError as error:
             raise CalabashError(
-                f"invalid value for a token: {error}", hint="see `calabash server token create -h`"
+                f"invalid value for a token: {error}", hint="see `calabash remote server token create -h`"
             ) from None
         with self._changing():
             kept = [t for t in self.issued().tokens if t.claims.expires + LISTED_AFTER_END_S > now]
@@ -143,7 +143,7 @@ class TokenRegistry:
                 raise CalabashError(
                     f"no token {named!r} to revoke",
                     reason=Reason.NOT_FOUND,
-                    hint="list the tokens with `calabash server token list`",
+                    hint="list the tokens with `calabash remote server token list`",
                 )
             changed = [IssuedToken(claims=t.claims, revoked=now) if t.claims.id in meant else t for t in tokens]
             self._write(TOKENS_FILE, IssuedTokens(tokens=changed))

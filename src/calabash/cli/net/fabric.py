@@ -34,7 +34,7 @@ COLUMNS = (
 
 @click.group("fabric")
 def fabric() -> None:
-    """Isolate tenants on InfiniBand, RoCE and NVLink, and show the partitions of devices."""
+    """Show the partitions of devices on InfiniBand, RoCE and NVLink; `calabash serve fabric` keeps them."""
 
 
 @fabric.command("list")
@@ -65,15 +65,15 @@ def show_card(device: str, fmt: str) -> None:
 
 def _warn(found: dict[str, Any]) -> None:
     if not found["told_at"]:
-        click.echo("no controller has reported fabrics since the pool started; run: calabash net fabric run", err=True)
+        click.echo("no controller has reported fabrics since the pool started; run: calabash serve fabric", err=True)
 
 
-@fabric.command("run")
+@click.command("fabric")
 @click.option(
     "--file", "path", type=click.Path(path_type=Path, dir_okay=False), help=f"Settings. Default: {FILE} in the home."
 )
 @click.option("--once", is_flag=True, help="Reconcile once, report to the pool, and exit.")
-def run(path: Path | None, *, once: bool) -> None:
+def fabric_controller(path: Path | None, *, once: bool) -> None:
     """Run the controller that keeps partitions of fabrics equal to the allocations.
 
     It can be stopped and started at any time: it reads the desired state from the pool and the actual state from the

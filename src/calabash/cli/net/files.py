@@ -1,4 +1,4 @@
-"""``calabash net apply`` and ``diff``, for network objects in files; ``calabash certificate``."""
+"""``calabash net apply`` and ``diff``, for network objects in files; ``calabash net certificate``."""
 
 from __future__ import annotations
 

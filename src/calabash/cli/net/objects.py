@@ -1,4 +1,4 @@
-"""``calabash vpc``, ``subnet``, ``port`` and the other kinds of network objects: commands made from the tables of kinds."""
+"""``calabash net vpc``, ``subnet``, ``port`` and the other kinds of network objects: commands made from the tables of kinds."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _create(kind: NetKind) -> click.Command:
 def _set(kind: NetKind) -> click.Command:
     def set_fields(name: str, fmt: str, **given: Any) -> None:
         if all(value in (None, ()) for value in given.values()):
-            raise CalabashError("no change was given", hint=f"see `calabash {kind.word} set --help`")
+            raise CalabashError("no change was given", hint=f"see `calabash net {kind.word} set --help`")
         pool = client()
         print_object(change(pool, kind.kind, name, lambda known: _checked(kind, known, name, given, pool)), fmt)
 
@@ -189,7 +189,7 @@ def _is_part(kind: NetKind, row: Any) -> bool:
 def _check_part(kind: NetKind, row: Any) -> None:
     if not _is_part(kind, row):
         raise CalabashError(
-            f"{row['name']} is not a {kind.word}", reason=Reason.NOT_FOUND, hint=f"see `calabash {kind.word} list`"
+            f"{row['name']} is not a {kind.word}", reason=Reason.NOT_FOUND, hint=f"see `calabash net {kind.word} list`"
         )
 
 
@@ -210,15 +210,6 @@ route = group_of(route_kinds.ROUTE)
 dns = group_of(route_kinds.DNS)
 qos = group_of(route_kinds.QOS)
 uplink = group_of(route_kinds.UPLINK)
-
-
-@vpc.command("peer")
-@click.argument("one", metavar="VPC")
-@click.argument("other", metavar="OTHER")
-@click.option("--routes", multiple=True, metavar="RANGES", help="Ranges of the other VPC to reach. Default: all.")
-def peer_vpcs(one: str, other: str, routes: tuple[str, ...]) -> None:
-    """Request routes from one VPC to another; they are set up when the other VPC has requested them too."""
-    click.echo(put(client(), "peer", f"{one}/{other}", {"routes": net_parsing.words(routes)}, new=True)["name"])
 
 
 @sg.group("rule")
@@ -269,7 +260,7 @@ def remove_rule(name: str, allow: str, sender: str | None, receiver: str | None)
             raise CalabashError(
                 f"security group {name} has no such rule",
                 reason=Reason.NOT_FOUND,
-                hint=f"see `calabash sg show {name} -o yaml`",
+                hint=f"see `calabash net sg show {name} -o yaml`",
             )
         return {**spec, "rules": [one for one in spec["rules"] if one != gone]}
 

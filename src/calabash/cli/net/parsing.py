@@ -60,7 +60,7 @@ def port_named(vpc: str, text: str, what: str, ports: Ports) -> str:
         raise CalabashError(
             f"{what}: VPC {vpc} has no port {text[:80]!r}",
             reason=Reason.NOT_FOUND,
-            hint=f"see `calabash port list --vpc {vpc}`",
+            hint=f"see `calabash net port list --vpc {vpc}`",
         )
     if len(found) > 1:
         raise CalabashError(

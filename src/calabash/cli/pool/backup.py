@@ -1,4 +1,4 @@
-"""``calabash backup`` and ``calabash restore``: copy the pool's database to a file and back."""
+"""``calabash backup``: copy the pool's database to a file and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATABASE = click.option(
 
 @click.group()
 def backup() -> None:
-    """Back up the pool's database: journal, tenants, digests of tokens, usage, invoices, audit log."""
+    """Back up and restore the pool's database: journal, tenants, digests of tokens, usage, invoices, audit log."""
 
 
 @backup.command()
@@ -39,7 +39,7 @@ def create(file: Path, db: str) -> None:
     click.echo(f"{file}: {facts.rows} rows, schema {facts.schema}")
 
 
-@click.command()
+@backup.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @DATABASE
 def restore(file: Path, db: str) -> None:

@@ -11,7 +11,9 @@ from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
+from calabash.cli.pool.mig import mig
 from calabash.cli.pool.view import unmanaged_lines
+from calabash.cli.pool.vm import vm
 from calabash.model.device import REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib, parse_duration_s
@@ -44,6 +46,10 @@ def device() -> None:
 
     ID is the device's number, its UUID, or a prefix of the UUID.
     """
+
+
+device.add_command(mig)
+device.add_command(vm)
 
 
 @device.command("list")

@@ -1,4 +1,4 @@
-"""``calabash exporter`` and ``dashboards``: metrics for Prometheus, dashboards for Grafana, and alert rules."""
+"""``calabash serve exporter`` and ``dashboards``: metrics for Prometheus, dashboards for Grafana, and alert rules."""
 
 from __future__ import annotations
 

@@ -14,11 +14,10 @@ from typing import Any, BinaryIO
 import click
 
 from calabash.adapters.host.children import AUTHORITIES, DATABASE, LIBRARIES, PACKAGES, become_module, start_module
-from calabash.adapters.pool.client import ApiClient
 from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client, home, own_client, uses_system_pool
-from calabash.cli.pool.login import login_link as link
+from calabash.cli.pool.login import new_login_link
 from calabash.cli.renamed import CommandWithRenamedOptions
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
@@ -99,7 +98,7 @@ def up(*, sim: str | None, db: str | None, on_unmanaged: str, console: str, inse
     count = f"{status['devices']} device{'' if status['devices'] == 1 else 's'}"
     click.echo(f"pool is up: {count}, {served_node(status)}, pid {status['pid']}")
     if status["console"]:
-        click.echo(f"console: {_login_link(pool, status['console'])}")
+        click.echo(f"console: {new_login_link(pool, status['console'])}")
     elif status["console_failure"]:
         click.echo(f"no console: {status['console_failure']}")
 
@@ -137,25 +136,6 @@ def _absolute(url: str) -> str:
     from calabash.adapters.store import absolute_url  # noqa: PLC0415 - SQLAlchemy is slow to import
 
     return absolute_url(url)
-
-
-def _login_link(pool: ApiClient, console: str) -> str:
-    """Return a link that logs a browser in as this user; it works once."""
-    return link(console, pool.send(endpoints.CREATE_TOKEN, body={"login": True})["secret"])
-
-
-@click.command("login-link")
-def login_link() -> None:
-    """Print a link that logs you in to the console. It works once, within ten minutes."""
-    pool = client()
-    status = pool.send(endpoints.SHOW_STATUS)
-    if not status["console"]:
-        raise CalabashError(
-            status["console_failure"] or "this pool serves no console",
-            reason=Reason.NOT_FOUND,
-            hint="start it with `calabash up --console HOST:PORT`",
-        )
-    click.echo(_login_link(pool, status["console"]))
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -> None:

@@ -1,4 +1,4 @@
-"""``calabash mig``: show the MIG partitions of the cards, plan new ones, and pin cards to layouts.
+"""``calabash device mig``: show the MIG partitions of the cards, plan new ones, and pin cards to layouts.
 
 A layout is a card and its instances: ``0:3g.40gb,1g.10gb*2``. ``3g.40gb@4`` sets the first memory slice of an instance;
 ``0:none`` unpins a card, which is then partitioned on demand. A file has one layout on each line, and comments after ``#``.

@@ -13,6 +13,7 @@ from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import home, own_client, uses_system_pool
 from calabash.cli.output import Column
+from calabash.cli.pool import sim_replay
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_mib
 
@@ -113,7 +114,11 @@ def _wait_until_seen(name: str, fault: str) -> None:
 
 @click.group()
 def sim() -> None:
-    """Create simulated GPU nodes and inject faults into their devices."""
+    """Create simulated GPU nodes, inject faults into their devices, and replay traces and scenarios."""
+
+
+for replay in (sim_replay.openb, sim_replay.trace, sim_replay.scenario, sim_replay.snapshot):
+    sim.add_command(replay)
 
 
 @sim.command()

@@ -1,4 +1,4 @@
-"""``calabash vm``: attach cards or virtual functions to virtual machines, and detach them."""
+"""``calabash device vm``: attach cards or virtual functions to virtual machines, and detach them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from calabash.api import endpoints
 from calabash.cli import output
-from calabash.cli.home import client
+from calabash.cli.home import client, require_this_machine
 from calabash.cli.output import Column, Row, dash
 from calabash.cli.pool.view import age
 from calabash.model.errors import CalabashError, Reason
@@ -45,6 +45,7 @@ COLUMNS = (
 @click.group()
 def vm() -> None:
     """Attach cards, or virtual functions of cards, to virtual machines, and detach them."""
+    require_this_machine("device vm", hint="virtual machines run on the pool's machine")
 
 
 @vm.command()
@@ -90,7 +91,7 @@ def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
         raise
     if xml:
         click.echo("".join(libvirt.device_xml(name) for name in devices), nl=False)
-        click.echo(f"{granted['id']}: detach it with `calabash vm detach {granted['id']}`", err=True)
+        click.echo(f"{granted['id']}: detach it with `calabash device vm detach {granted['id']}`", err=True)
     else:
         text = f"{granted['id']}: {', '.join(devices)} of device {device['index']} is attached to {domain}"
         output.emit_made("Attachment", {"id": granted["id"], "domain": domain, "devices": devices}, text, fmt)
@@ -99,14 +100,16 @@ def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
 @vm.command()
 @click.argument("name", metavar="NAME")
 def detach(name: str) -> None:
-    """Detach cards from a virtual machine. NAME is an ID of `calabash vm list`, or the machine's name."""
+    """Detach cards from a virtual machine. NAME is an ID of `calabash device vm list`, or the machine's name."""
     from calabash.adapters.host.pci import libvirt  # noqa: PLC0415
 
     pool = client()
     rows = [row for row in _rows() if name in (row["id"], _machine_of(row), _machine_of(row).removeprefix(_LIBVIRT))]
     if not rows:
         raise CalabashError(
-            f"nothing is attached to a virtual machine {name!r}", reason=Reason.NOT_FOUND, hint="see `calabash vm list`"
+            f"nothing is attached to a virtual machine {name!r}",
+            reason=Reason.NOT_FOUND,
+            hint="see `calabash device vm list`",
         )
     for row in rows:
         target = _machine_of(row)

@@ -1,4 +1,4 @@
-"""Commands that run in a cluster: node agent, plug-in relay, admission, metrics, server, and cleanup."""
+"""Daemons of a cluster: node agent, plug-in relay, admission, metrics and server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from calabash.model.extras import require
 
 if TYPE_CHECKING:
     from calabash.kubernetes.admission.settings import AdmissionSettings
-
-_WAITING_SHOWN_MAX = 50
 
 
 class AgentCommand(click.Command):
@@ -243,35 +241,3 @@ def read_settings(path: Path | None) -> AdmissionSettings:
             reason=Reason.BAD_FILE,
             hint="see `policies` in docs/reference/helm-values.md",
         ) from error
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
-)
-@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of the release.")
-def cluster_cleanup(kubeconfig: str, namespace: str) -> None:
-    """Remove the objects that components left in the API server after the chart was uninstalled.
-
-    Deletes their Leases and ResourceSlices, removes their finalizers, and lists the pods that wait at the scheduling gate.
-    """
-    require("kubernetes")
-    from calabash.adapters.kube import load_client  # noqa: PLC0415
-    from calabash.kubernetes.cleanup import clean_up  # noqa: PLC0415
-
-    report = clean_up(load_client(kubeconfig, agent="calabash-cleanup"), namespace)
-    click.echo(f"deleted: {report.leases} leases, {report.slices} resource slices")
-    click.echo(f"finalizers removed: {report.finalizers} objects")
-    click.echo(f"pods waiting at the scheduling gate: {len(report.waiting)}")
-    for name in report.waiting[:_WAITING_SHOWN_MAX]:
-        click.echo(f"  {name}")
-    if len(report.waiting) > _WAITING_SHOWN_MAX:
-        click.echo(f"  and {len(report.waiting) - _WAITING_SHOWN_MAX} more")
-    if report.waiting:
-        click.echo("hint: delete these pods, or install calabash again")
-    if report.failures:
-        raise CalabashError(
-            f"the cleanup is incomplete: {'; '.join(report.failures)}",
-            reason=Reason.CONFLICT,
-            hint="run `calabash cluster-cleanup` again as an administrator of the cluster",
-        )

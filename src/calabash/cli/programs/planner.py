@@ -1,4 +1,4 @@
-"""``calabash planner``: the program that plans the devices of a cluster."""
+"""``calabash serve planner``: the program that plans the devices of a cluster."""
 
 from __future__ import annotations
 

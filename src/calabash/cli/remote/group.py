@@ -13,6 +13,8 @@ import click
 from calabash.api import lease_endpoints
 from calabash.cli import output
 from calabash.cli.output import Column, Row, command_line, dash
+from calabash.cli.remote.benchmark import bench
+from calabash.cli.remote.server import server
 from calabash.cli.servers import ASK_S, account, every, views
 from calabash.cli.several import for_each
 from calabash.model.errors import CalabashError, Reason
@@ -24,7 +26,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def remote() -> None:
-    """Use devices of other machines: add servers, list their devices, and reserve devices."""
+    """Use devices of other machines: add servers, list and reserve devices; offer the devices of this machine."""
+
+
+remote.add_command(bench)
+remote.add_command(server)
 
 
 @remote.command()

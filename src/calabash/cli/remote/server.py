@@ -1,4 +1,4 @@
-"""``calabash server``: offer the devices of this machine to programs on other machines."""
+"""``calabash remote server``: offer the devices of this machine to programs on other machines."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ def up(
         _serve(address, ports, named, grace_s, on_revoke)
         return
     words = [
+        "remote",
         "server",
         "up",
         *(["--listen", str(address)] if address else []),

@@ -1,4 +1,4 @@
-"""``calabash server token``: create, list and revoke the tokens of this server, and change the key that signs them."""
+"""``calabash remote server token``: create, list and revoke the tokens of this server, and change the key that signs them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str
     """Create a token and print it on standard output; redirect it to a file, and give the file to the user.
 
     \b
-    calabash server token create vision --gpus 2 --memory 40GiB --expires 30d > vision.token
+    calabash remote server token create vision --gpus 2 --memory 40GiB --expires 30d > vision.token
     """  # noqa: D301 - click reads the backspace
     from calabash.broker.fingerprints import fingerprint  # noqa: PLC0415
     from calabash.broker.server.directory import certificate_of  # noqa: PLC0415

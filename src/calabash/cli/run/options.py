@@ -88,7 +88,7 @@ def _name(flag: str) -> Callable[[str], str]:
 def _profile(text: str) -> str:
     if not text or len(text) > 32 or not (text.isascii() and text.isprintable()):
         raise CalabashError(
-            f"--mig {text[:64]!r} is not a profile", hint="write 1g.10gb, for example; see `calabash mig show`"
+            f"--mig {text[:64]!r} is not a profile", hint="write 1g.10gb, for example; see `calabash device mig show`"
         )
     return text
 

@@ -15,6 +15,7 @@ from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
+from calabash.cli.tenancy.tariff import tariff
 from calabash.model.errors import CalabashError, Reason
 
 RATING_S = 1000.0
@@ -88,6 +89,9 @@ def invoice() -> None:
 
     INVOICE is the number of an invoice, the name of a draft, or a month such as 2026-11.
     """
+
+
+invoice.add_command(tariff)
 
 
 @invoice.command("draft")

@@ -1,4 +1,4 @@
-"""``calabash tariff``: apply and show tariffs, the prices of device hours."""
+"""``calabash invoice tariff``: apply and show tariffs, the prices of device hours."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def show_tariff(name: str, fmt: str) -> None:
     found = [t for t in client().send(endpoints.LIST_TARIFFS)["items"] if t["name"] == name]
     if not found:
         raise CalabashError(
-            f"there is no tariff {name[:64]!r}", reason=Reason.NOT_FOUND, hint="see `calabash tariff list`"
+            f"there is no tariff {name[:64]!r}", reason=Reason.NOT_FOUND, hint="see `calabash invoice tariff list`"
         )
     click.echo(output.document("TariffList", found, fmt))

@@ -1,4 +1,4 @@
-"""``calabash tenant``, ``project`` and ``quota``: tenants, their projects, and the guarantees and limits of both."""
+"""``calabash tenant``: tenants, their projects, and the guarantees, limits and usage of both."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
 from calabash.cli.pool.queue import gpus
+from calabash.cli.tenancy.usage import usage
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import parse_network_bounds
 from calabash.model.units import format_duration, parse_duration_s
@@ -95,7 +96,10 @@ def show(kind: str, row: Row, columns: tuple[Column, ...], fmt: str) -> None:
 
 @click.group()
 def tenant() -> None:
-    """Create, change and list tenants: teams with a guarantee, limits and members. Amounts are in devices."""
+    """Create, change and list tenants: teams with a guarantee, limits, projects and members. Amounts are in devices."""
+
+
+tenant.add_command(usage)
 
 
 @tenant.command("list")
@@ -141,7 +145,7 @@ def delete_tenant(name: str) -> None:
     click.echo(name)
 
 
-@click.group()
+@tenant.group("project")
 def project() -> None:
     """Create, change and list the projects of a tenant."""
 
@@ -181,7 +185,7 @@ def create_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
 @output.option
 def set_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
     """Change a project. Settings without an option keep their values."""
-    settings.change(_project(tenant, name, fmt), settings.said(options), command="project")
+    settings.change(_project(tenant, name, fmt), settings.said(options), command="tenant project")
 
 
 @project.command("delete")
@@ -193,12 +197,7 @@ def delete_project(tenant: str, name: str) -> None:
     click.echo(f"{tenant}/{name}")
 
 
-@click.group()
-def quota() -> None:
-    """Show and set guarantees, limits and weights of tenants and projects. Amounts are in devices."""
-
-
-@quota.command("show")
+@tenant.command("quota")
 @click.option("--tenant", default="", metavar="NAME", help="Only quotas of this tenant.")
 @output.option
 def show_quota(tenant: str, fmt: str) -> None:
@@ -211,17 +210,6 @@ def show_quota(tenant: str, fmt: str) -> None:
             hint="`calabash tenant list` lists the tenants",
         )
     output.emit("QuotaList", items, QUOTA_COLUMNS, fmt, name="queue")
-
-
-@quota.command("set")
-@click.argument("tenant")
-@click.option("--project", default="", metavar="NAME", help="Project of the tenant. Default: the tenant itself.")
-@settings.amounts("guarantee")
-@output.option
-def set_quota(tenant: str, project: str, fmt: str, **options: Any) -> None:
-    """Set guarantee, limit and weight of a tenant or project. Settings without an option keep their values."""
-    target = _project(tenant, project, fmt) if project else _tenant(tenant, fmt)
-    settings.change(target, settings.said(options), command="quota")
 
 
 def _tenant(name: str, fmt: str) -> settings.Target:

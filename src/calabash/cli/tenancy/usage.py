@@ -1,4 +1,4 @@
-"""``calabash usage``: GPU hours used in a period, summed by tenant, user, device or other fields."""
+"""``calabash tenant usage``: GPU hours used in a period, summed by tenant, user, device or other fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calabash user`` and ``token``: users, their roles, and their API tokens."""
+"""``calabash user``: users, their roles, and their API tokens."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def take_role(name: str, tenant: str, project: str) -> None:
     click.echo(name)
 
 
-@click.group()
+@user.group("token")
 def token() -> None:
     """Create, list and revoke API tokens, the credentials of programs and browsers."""
 

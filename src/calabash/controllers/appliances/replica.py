@@ -183,7 +183,7 @@ class ReplicaManager:
                 raise CalabashError(
                     f"{appliance.item}: the VPC has no certificate {name}",
                     reason=Reason.NOT_FOUND,
-                    hint=f"calabash certificate put {vpc_of(appliance.item)}/{name} --cert FILE --key FILE",
+                    hint=f"calabash net certificate put {vpc_of(appliance.item)}/{name} --cert FILE --key FILE",
                 )
             _write(self.place.directory / f"{name}.pem", content)
             digests.append(hashlib.sha256(content).hexdigest())

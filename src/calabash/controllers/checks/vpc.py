@@ -39,11 +39,13 @@ def check_connectivity(
     """
     found = networks.find(Vpc, vpc)
     if found is None:
-        raise CalabashError(f"VPC {vpc[:80]} does not exist", reason=Reason.NOT_FOUND, hint="see `calabash vpc list`")
+        raise CalabashError(
+            f"VPC {vpc[:80]} does not exist", reason=Reason.NOT_FOUND, hint="see `calabash net vpc list`"
+        )
     subnets = list(networks.vpcs[vpc].all(Subnet).values())
     if not subnets:
         yield ConnectivityResult(
-            promise=f"{vpc} has a subnet", held=None, detail="it has none; create one with calabash subnet create"
+            promise=f"{vpc} has a subnet", held=None, detail="it has none; create one with calabash net subnet create"
         )
         return
     ports = places.put_ports(subnets)

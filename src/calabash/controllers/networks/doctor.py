@@ -270,7 +270,7 @@ def _rows(
             check="rows",
             result="fail",
             text=f"OVN differs from the desired rows for {len(wrong)}: {_named(wrong)}",
-            hint="`calabash vpc show NAME` shows the error of the controller",
+            hint="`calabash net vpc show NAME` shows the error of the controller",
         )
     return NetworkFinding(check="rows", result="ok", text="OVN is equal to the desired rows")
 

@@ -97,7 +97,7 @@ class Forwarder:
             raise CalabashError(
                 "the request has no token",
                 reason=Reason.NOT_AUTHENTICATED,
-                hint="send `Authorization: Bearer TOKEN`; create a token with `calabash token create`",
+                hint="send `Authorization: Bearer TOKEN`; create a token with `calabash user token create`",
             )
         origin = forwarded_for(scope)
         holder = "" if exchange else await self._principals.user_of(shown, origin=origin)
@@ -144,7 +144,7 @@ def _require_code(body: bytes) -> None:
         raise CalabashError(f"the request cannot be decoded: {error}", hint=f"see {DOCUMENT}") from None
     if not order.code or order.subject or order.console:
         raise CalabashError(
-            "a session without a token needs a login code", reason=Reason.NOT_PERMITTED, hint="calabash login-link"
+            "a session without a token needs a login code", reason=Reason.NOT_PERMITTED, hint="calabash login --link"
         )
 
 
@@ -171,6 +171,6 @@ def token_of(headers: Mapping[str, str]) -> str:
         raise CalabashError(
             "the Authorization header is not `Bearer TOKEN`",
             reason=Reason.NOT_PERMITTED,
-            hint="create a token with `calabash token create`",
+            hint="create a token with `calabash user token create`",
         )
     return token.strip()

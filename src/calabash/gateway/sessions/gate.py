@@ -71,7 +71,7 @@ class SessionGate:
         error = CalabashError(
             "the request belongs to no session of this console",
             reason=Reason.NOT_AUTHENTICATED,
-            hint="log in again: `calabash login-link` prints a link",
+            hint="log in again: `calabash login --link` prints a link",
         )
         await refuse(send, 401, error, (CLOCK_HEADER.encode(), self._sessions.clock().encode()))
 

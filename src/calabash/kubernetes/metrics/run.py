@@ -1,4 +1,4 @@
-"""``calabash metrics``: construct, run and stop the server of external metrics.
+"""``calabash serve metrics``: construct, run and stop the server of external metrics.
 
 The server begins to serve, and becomes ready, when it has a certificate and has read the nodes. When the authority of
 the API servers' client certificates changes, the process ends so that its container is started again, because an SSL

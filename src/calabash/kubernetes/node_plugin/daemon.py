@@ -33,7 +33,7 @@ RENAMED = {"--strangers": "--unmanaged", "--door": "--allocation-api"}  # former
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(
-        prog="calabash agent",
+        prog="calabash serve agent",
         description="Run the agent of one node of a Kubernetes cluster, which serves its devices to containers.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
     )
@@ -123,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--relay",
         action="store_true",
-        help="register with `calabash plugin-relay` of the same home, which keeps devices registered while the agent restarts",
+        help="register with `calabash serve plugin-relay` of the same home, which keeps devices registered during restarts",
     )
     made.add_argument(
         "--serve-nvidia-names",

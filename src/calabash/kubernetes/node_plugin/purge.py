@@ -1,4 +1,4 @@
-"""``calabash node purge``: remove the files that the agent leaves on a node after the product is uninstalled.
+"""``calabash uninstall node``: remove the files that the agent leaves on a node after the product is uninstalled.
 
 The agent leaves its files on purpose, so that the next agent finds the allocations again. After an uninstallation they
 are useless. ``purge`` removes the mounts of slots, the CDI specs, the sockets of the device plug-ins and the agent's

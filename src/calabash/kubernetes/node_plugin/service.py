@@ -1,4 +1,4 @@
-"""``calabash agent``: construct a node's agent from its components, start it, run its main loop and stop it."""
+"""``calabash serve agent``: construct a node's agent from its components, start it, run its main loop and stop it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calabash planner``: run the planner service until SIGTERM or SIGINT."""
+"""``calabash serve planner``: run the planner service until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calabash cluster``: construct the server of a Kubernetes cluster, run it, and stop it at a signal.
+"""``calabash serve cluster``: construct the server of a Kubernetes cluster, run it, and stop it at a signal.
 
 One replica serves at a time: the one that holds the Lease object. A file lock also prevents two replicas from using the
 same home directory. A server that loses the lease ends with an error, so that the kubelet or the service manager starts

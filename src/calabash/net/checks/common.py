@@ -76,7 +76,7 @@ def require_object(objects: VpcObjects, object_type: type[T], name: str, subject
         raise CalabashError(
             f"{subject}: there is no {describe_kind(kind, repr(name)[:200])} in its VPC",
             reason=Reason.NOT_FOUND,
-            hint=f"use the full name, {example}; `calabash {kind.value} list` lists them",
+            hint=f"use the full name, {example}; `calabash net {kind.value} list` lists them",
         )
     return found
 

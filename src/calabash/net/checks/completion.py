@@ -65,7 +65,7 @@ def complete_object(
         raise CalabashError(
             f"{describe(item)}: {describe_kind(NetworkKind.VPC, labels[0])} does not exist",
             reason=Reason.NOT_FOUND,
-            hint=f"calabash vpc create {labels[0]} --cidr 10.0.0.0/16",
+            hint=f"calabash net vpc create {labels[0]} --cidr 10.0.0.0/16",
         )
     if old is None:
         _check_limits(networks, item, kind)

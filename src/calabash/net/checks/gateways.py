@@ -114,7 +114,7 @@ def vpcs_limit(uplink: Uplink) -> int:
 def _uplink_full(uplink: Uplink, item: NetworkGateway) -> CalabashError:
     """Build the error for a gateway whose uplink accepts no more VPCs. It states the cause of the limit."""
     limit = vpcs_limit(uplink)
-    raise_limit = f"can raise its limit with `calabash uplink set {uplink.name} --vpcs-max`, or add an uplink"
+    raise_limit = f"can raise its limit with `calabash net uplink set {uplink.name} --vpcs-max`, or add an uplink"
     if limit == uplink.vpcs_max and limit < VPCS_PER_UPLINK_MAX:
         why, remedy = "its limit (vpcs_max)", raise_limit
     elif limit < VPCS_PER_UPLINK_MAX:
@@ -190,8 +190,8 @@ def _choose_uplink(networks: NetworkObjects, vpc: Vpc, item: NetworkGateway) -> 
             f"{describe(item)}: no uplink can accept another VPC: {len(uplinks)} uplinks accept"
             f" {sum(map(vpcs_limit, uplinks))} VPCs, {sum(leaving[uplink.name] for uplink in uplinks)} use them",
             reason=Reason.NO_CAPACITY,
-            hint="an administrator can add one with `calabash uplink create`, or raise the limit of one with"
-            f" `calabash uplink set UPLINK --vpcs-max`, up to {VPCS_PER_UPLINK_MAX}",
+            hint="an administrator can add one with `calabash net uplink create`, or raise the limit of one with"
+            f" `calabash net uplink set UPLINK --vpcs-max`, up to {VPCS_PER_UPLINK_MAX}",
         )
     return min(free, key=lambda uplink: (leaving[uplink.name], uplink.number)).name
 
@@ -204,7 +204,7 @@ def gateway_of(objects: VpcObjects, subject: str) -> NetworkGateway:
     raise CalabashError(
         f"{subject}: the VPC has no gateway",
         reason=Reason.NOT_FOUND,
-        hint=f"calabash gateway create {vpc}/out --snat",
+        hint=f"calabash net gateway create {vpc}/out --snat",
     )
 
 

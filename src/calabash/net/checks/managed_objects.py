@@ -93,7 +93,7 @@ def _gateway_objects(objects: VpcObjects, item: NetworkGateway) -> tuple[Network
         raise CalabashError(
             f"{describe(item)}: the VPC has no IPv4 subnet for the replicas",
             reason=Reason.NOT_FOUND,
-            hint=f"calabash subnet create {vpc_of(item.name)}/a --cidr 10.0.1.0/24",
+            hint=f"calabash net subnet create {vpc_of(item.name)}/a --cidr 10.0.1.0/24",
         )
     rules = tuple(SecurityRule(direction=direction, peer=anywhere) for direction in Direction for anywhere in ANYWHERE)
     group = SecurityGroup(name=f"{vpc_of(item.name)}/{managed_label(item)}", rules=rules)

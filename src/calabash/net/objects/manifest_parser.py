@@ -70,7 +70,9 @@ def read_manifests(text: str, file: str = "") -> list[NetworkManifest]:
 
 def _manifest(document: Any, place: str) -> NetworkManifest:
     if not isinstance(document, Mapping):
-        raise CalabashError(f"{place} is not a map", hint="kind, name and spec, like `calabash vpc show red -o yaml`")
+        raise CalabashError(
+            f"{place} is not a map", hint="kind, name and spec, like `calabash net vpc show red -o yaml`"
+        )
     for field in document:
         if field not in _IGNORED_FIELDS | {"kind", "name", "spec"}:
             raise CalabashError(f"{place}: unknown field {str(field)[:40]!r}", hint="fields: kind, name, spec")

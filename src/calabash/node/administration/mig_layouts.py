@@ -257,7 +257,7 @@ def complete_layout(geometry: MigGeometry, wanted: Sequence[Place], *, what: str
         raise CalabashError(
             f"{what} has no room for {', '.join(nowhere)} in this layout",
             reason=Reason.CONFLICT,
-            hint="see which profiles fit together: calabash mig plan",
+            hint="see which profiles fit together: calabash device mig plan",
         )
     found = [place for place in wanted if place[1] >= 0]
     found += [(choice.profile, choice.start) for choice in choices if choice is not None]

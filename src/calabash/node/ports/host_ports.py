@@ -170,7 +170,7 @@ class HostNetwork:
         missing = CalabashError(
             f"there is no port {port} that tenant {tenant} may use",
             reason=Reason.NOT_FOUND,
-            hint="see `calabash port list`; the option --tenant selects the tenant",
+            hint="see `calabash net port list`; the option --tenant selects the tenant",
         )
         if port.rpartition("/")[2].startswith(LABEL_OF_THE_PLATFORM):
             raise missing

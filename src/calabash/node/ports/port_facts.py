@@ -31,7 +31,7 @@ def facts_of(networks: NetworkObjects, name: str) -> PortFacts:
     subnet = networks.find(Subnet, name.rpartition("/")[0])
     vpc = networks.find(Vpc, vpc_of(name))
     if port is None or subnet is None or vpc is None:
-        raise CalabashError(f"there is no port {name}", reason=Reason.NOT_FOUND, hint="see `calabash port list`")
+        raise CalabashError(f"there is no port {name}", reason=Reason.NOT_FOUND, hint="see `calabash net port list`")
     label = subnet.name.rpartition("/")[2]
     return PortFacts(
         name=port.name,

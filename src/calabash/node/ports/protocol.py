@@ -195,7 +195,7 @@ def require_no_place(record_id: str, ports: Sequence[str], held: Collection[Held
                 raise CalabashError(
                     f"port {port} is held by {place.holder}, and a port has one holder at a time",
                     reason=Reason.CONFLICT,
-                    hint="stop that server, or create another port: calabash port create",
+                    hint="stop that server, or create another port: calabash net port create",
                 )
 
 
@@ -207,5 +207,5 @@ def require_free(ports: Sequence[str], held: Collection[AllocationRecord]) -> No
                 raise CalabashError(
                     f"port {port} is held by {record.id}, and a port has one holder at a time",
                     reason=Reason.CONFLICT,
-                    hint="wait until that allocation has ended, or create another port: calabash port create",
+                    hint="wait until that allocation has ended, or create another port: calabash net port create",
                 )

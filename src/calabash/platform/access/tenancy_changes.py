@@ -108,7 +108,9 @@ class TenancyChanges:
         """Create a project or change the settings that are given."""
         self._require_tenant(who, Action.MANAGE_PROJECTS, tenant, "change its projects")
         known = self._tenancy.people().projects.get((tenant, name))
-        require_presence("project", name, tenant=tenant, exists=known is not None, new=wanted.new)
+        require_presence(
+            "project", name, tenant=tenant, exists=known is not None, new=wanted.new, command="tenant project"
+        )
         self._tenancy.put_project(_changed(known or Project(tenant=tenant, name=name), _said(wanted)))
 
     def delete_project(self, who: Principal, tenant: str, name: str) -> None:
@@ -206,7 +208,7 @@ class TenancyChanges:
             raise missing("token", token[:40])
         if not self._tokens.revoke(token):
             raise CalabashError(
-                f"token {token} was revoked before", reason=Reason.CONFLICT, hint="see `calabash token list`"
+                f"token {token} was revoked before", reason=Reason.CONFLICT, hint="see `calabash user token list`"
             )
 
     def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedSecret:

@@ -112,7 +112,7 @@ class Tokens:
             raise CalabashError(
                 "the session is not known, or it has expired or was ended",
                 reason=Reason.NOT_AUTHENTICATED,
-                hint="log in again: `calabash login-link` prints a link",
+                hint="log in again: `calabash login --link` prints a link",
             )
         return record
 
@@ -141,7 +141,7 @@ class Tokens:
             raise CalabashError(
                 "the token is not known, or it has expired or was revoked",
                 reason=Reason.NOT_AUTHENTICATED,
-                hint="make a new one with `calabash token create`",
+                hint="make a new one with `calabash user token create`",
             )
         return record
 
@@ -152,7 +152,7 @@ class Tokens:
             raise CalabashError(
                 "the login code is unknown, expired or was used before",
                 reason=Reason.NOT_AUTHENTICATED,
-                hint="ask for another one with `calabash token create --login`",
+                hint="ask for another one with `calabash user token create --login`",
             )
         return record
 
@@ -196,7 +196,7 @@ class Tokens:
             raise CalabashError(
                 f"user {user} has {len(there)} tokens, the most that one can have",
                 reason=Reason.USER_LIMIT,
-                hint="revoke some with `calabash token revoke`",
+                hint="revoke some with `calabash user token revoke`",
             )
         self._revoke(min(there, key=lambda t: t.created_at).id, now_s)
 

@@ -149,7 +149,7 @@ def _raise_without_draft(order: RatingOrder, failed: Sequence[RatingFailure]) ->
     raise CalabashError(
         f"tenant {order.tenant} has neither usage nor a commitment in {order.month}: there is nothing to invoice",
         reason=Reason.NOT_FOUND,
-        hint="see `calabash usage --by tenant` and `calabash tariff list`",
+        hint="see `calabash tenant usage --by tenant` and `calabash invoice tariff list`",
     )
 
 

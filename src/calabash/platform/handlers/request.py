@@ -113,7 +113,7 @@ def principal_of(request: Asked) -> Principal:
         raise CalabashError(
             "no token came with the request",
             reason=Reason.NOT_AUTHENTICATED,
-            hint="send `Authorization: Bearer TOKEN`; `calabash token create` makes one",
+            hint="send `Authorization: Bearer TOKEN`; `calabash user token create` makes one",
         )
     return operations.permission.of_peer(connection.caller.peer)
 

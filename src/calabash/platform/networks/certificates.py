@@ -61,7 +61,7 @@ class CertificateStore:
                     raise CalabashError(
                         f"certificate {name} is used by lb {balancer.name}",
                         reason=Reason.CONFLICT,
-                        hint=f"give it another, or: calabash lb delete {balancer.name}",
+                        hint=f"give it another, or: calabash net lb delete {balancer.name}",
                     )
             if not self._tables.delete_certificate(name):
                 raise missing("certificate", name)
@@ -89,7 +89,7 @@ class CertificateStore:
             raise CalabashError(
                 f"lb {balancer.name}: there is no certificate {name[:200]} in its VPC",
                 reason=Reason.NOT_FOUND,
-                hint=f"when the VPC exists: calabash certificate put {vpc_of(balancer.name)}/NAME --cert FILE --key FILE",
+                hint=f"when the VPC exists: calabash net certificate put {vpc_of(balancer.name)}/NAME --cert FILE --key FILE",
             )
 
 

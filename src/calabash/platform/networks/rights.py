@@ -31,9 +31,9 @@ VPCS_PER_TENANT_MAX = 64
 OBJECTS_PER_TENANT_MAX = 10_000
 # Hints for errors without one.
 _HINTS = {
-    Reason.BAD_REQUEST: "see `calabash {kind} --help`",
+    Reason.BAD_REQUEST: "see `calabash {command} --help`",
     Reason.NOT_PERMITTED: "ask an administrator",
-    Reason.NO_CAPACITY: "remove what is not needed: `calabash {kind} list`",
+    Reason.NO_CAPACITY: "remove what is not needed: `calabash {command} list`",
 }
 _PLATFORMS = frozenset({NetworkKind.UPLINK, NetworkKind.DEDICATED_LINE})
 
@@ -170,7 +170,8 @@ class NetworkRights:
         Args:
             kind: kind of the objects, for the hint; "" for several.
         """
-        hint = error.hint or _HINTS.get(error.reason, "see `calabash {kind} list`").format(kind=kind or "net")
+        command = f"net {kind}" if kind else "net"
+        hint = error.hint or _HINTS.get(error.reason, "see `calabash {command} list`").format(command=command)
 
         def shown(name: Name) -> bool:
             vpc = kept.get((NetworkKind.VPC, vpc_of(name.value))) if isinstance(name, NetworkName) else None

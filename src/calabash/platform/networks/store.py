@@ -70,7 +70,7 @@ class NetworkStore:
                 raise CalabashError(
                     f"{key[0]} {wanted.name} has generation {known.generation if known else 0}, not {generation}",
                     reason=Reason.CONFLICT,
-                    hint=f"read it again: calabash {key[0]} show {wanted.name}",
+                    hint=f"read it again: calabash net {key[0]} show {wanted.name}",
                 )
             wanted_here = self.owned(who, state, wanted)
             networks, _ = state.networks.put(wanted_here, platform=self.rights.platform(who))
@@ -78,7 +78,7 @@ class NetworkStore:
                 raise CalabashError(
                     f"{key[0]} {wanted.name} exists already, and differs",
                     reason=Reason.CONFLICT,
-                    hint=f"see `calabash {key[0]} show {wanted.name}`; `set` and `calabash net apply` change it",
+                    hint=f"see `calabash net {key[0]} show {wanted.name}`; `set` and `calabash net apply` change it",
                 )
             return networks
 
@@ -159,7 +159,7 @@ class NetworkStore:
                 raise CalabashError(
                     f"tenant {tenant} has networks, VPC {row.name} among them",
                     reason=Reason.CONFLICT,
-                    hint=f"calabash vpc delete {row.name} --all",
+                    hint=f"calabash net vpc delete {row.name} --all",
                 )
 
     def _write(self, networks: Networks, applied: frozenset[Key]) -> NetworkState:

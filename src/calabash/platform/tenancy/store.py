@@ -222,7 +222,7 @@ def missing(what: str, name: str) -> CalabashError:
     )
 
 
-_LISTED = {"member": "user", "notification": "notify"}
+_LISTED = {"member": "user", "notification": "notify", "project": "tenant project", "token": "user token"}
 
 
 def _taken(what: str, name: str, why: Text) -> CalabashError:

@@ -122,7 +122,7 @@ class FabricHolds:
             raise CalabashError(
                 f"{use.device} is held until its fabrics are known: their controller has told nothing yet",
                 reason=Reason.FABRIC_HELD,
-                hint="start it: calabash net fabric run",
+                hint="start it: calabash serve fabric",
             )
         told = self._told.get(use.device, set())
         others = {*self._uses, *self._left, *self._promised}

@@ -182,7 +182,9 @@ class ServerPlaces:
         entry = self._journal.entry_of(port)
         if entry is None:
             raise CalabashError(
-                f"no server holds port {port[:128]}", reason=Reason.NOT_FOUND, hint="see `calabash server status`"
+                f"no server holds port {port[:128]}",
+                reason=Reason.NOT_FOUND,
+                hint="see `calabash remote server status`",
             )
         self._delete(entry)
         return entry
@@ -203,7 +205,7 @@ class ServerPlaces:
             raise CalabashError(
                 f"port {held[0].port} is held by {held[0].holder}",
                 reason=Reason.CONFLICT,
-                hint="stop that server with `calabash server down`, or `calabash down --force` takes the port",
+                hint="stop that server with `calabash remote server down`, or `calabash down --force` takes the port",
             )
         for entry in self._journal.entries:
             self._delete(entry)
@@ -232,13 +234,13 @@ class ServerPlaces:
                 raise CalabashError(
                     f"port {port} is held by {known.holder}, and by one at a time",
                     reason=Reason.CONFLICT,
-                    hint="stop that server, or create another port: calabash port create",
+                    hint="stop that server, or create another port: calabash net port create",
                 )
             if known is None and len(self._journal.entries) >= PLACES_MAX:
                 raise CalabashError(
                     f"servers of this host hold {PLACES_MAX} ports, which is all it has",
                     reason=Reason.NO_CAPACITY,
-                    hint="stop one: calabash server down",
+                    hint="stop one: calabash remote server down",
                 )
             entry = PlaceEntry(
                 id=known.id if known else new_id(), port=port, tenant=tenant, holder=holder, keep_s=keep_s

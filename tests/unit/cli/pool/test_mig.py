@@ -1,4 +1,4 @@
-"""Tests of ``calabash mig``: parsing of layouts, and the drawing of a card."""
+"""Tests of ``calabash device mig``: parsing of layouts, and the drawing of a card."""
 
 from __future__ import annotations
 

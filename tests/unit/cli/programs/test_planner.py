@@ -1,4 +1,4 @@
-"""Options that ``calabash planner`` refuses."""
+"""Options that ``calabash serve planner`` refuses."""
 
 from __future__ import annotations
 

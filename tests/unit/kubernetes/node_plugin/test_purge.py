@@ -1,4 +1,4 @@
-"""Tests of ``calabash node purge`` on temporary directories: what it removes, and when it removes nothing."""
+"""Tests of ``calabash uninstall node`` on temporary directories: what it removes, and when it removes nothing."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def test_purge_of_a_directory_that_is_not_an_agents_is_refused(node: Node, tmp_p
 
 def test_purge_by_command_needs_absolute_paths_and_says_what_it_removed(node: Node) -> None:
     words = [f"--home={node.home}", f"--specs={node.specs}", f"--kubelet={node.kubelet}"]
-    said = CliRunner().invoke(cli, ["node", "purge", *words])
+    said = CliRunner().invoke(cli, ["uninstall", "node", *words])
     assert said.exit_code == 0, said.output
     assert said.output == f"removed: 0 mounts, 2 CDI specs, 0 sockets\n{node.home}: removed\n"
-    relative = CliRunner().invoke(cli, ["node", "purge", "--home=home"])
+    relative = CliRunner().invoke(cli, ["uninstall", "node", "--home=home"])
     assert isinstance(relative.exception, CalabashError)
     assert "absolute" in relative.exception.hint
 

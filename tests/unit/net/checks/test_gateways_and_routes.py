@@ -90,7 +90,7 @@ def test_gateway_takes_the_uplink_with_the_fewest_vpcs_until_all_are_full() -> N
     assert "--vpcs-max`, up to 100" in error.hint
     error = refused(networks, NetworkGateway(name="v3/out", uplink="up1"))
     assert error.message == "gateway v3/out: uplink up1 is used by 2 VPCs: its limit (vpcs_max)"
-    assert "calabash uplink set up1 --vpcs-max" in error.hint
+    assert "calabash net uplink set up1 --vpcs-max" in error.hint
 
 
 @pytest.mark.parametrize(

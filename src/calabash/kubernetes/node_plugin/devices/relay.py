@@ -1,4 +1,4 @@
-"""``calabash plugin-relay``: keep a node's devices registered at the kubelet while the agent restarts.
+"""``calabash serve plugin-relay``: keep a node's devices registered at the kubelet while the agent restarts.
 
 The kubelet marks all devices of a device plug-in as unhealthy while the plug-in is not connected, as it would be during
 an update of the agent. An agent that was started with ``--relay`` therefore registers its device plug-ins at this
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     usual = AgentSettings(node="")
     made = argparse.ArgumentParser(
-        prog="calabash plugin-relay",
+        prog="calabash serve plugin-relay",
         description="Keep a node's devices registered at the kubelet while the agent of the node restarts.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
     )

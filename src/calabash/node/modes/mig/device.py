@@ -211,7 +211,7 @@ class MigCard:
             return "was not created by this pool", f"if it is not needed: {destroy}"
         return (
             "belongs to the layout of the device",
-            f"to remove the layout: calabash mig apply {self.device.index}:none",
+            f"to remove the layout: calabash device mig apply {self.device.index}:none",
         )
 
     def _must_stay(self, instance: GpuInstance) -> bool:

@@ -88,7 +88,7 @@ def _instance(place: Place, device: Device, tools: NodeTools, *, name: str, part
     found = driver.layout(device.uuid).at(profile, start) if driver is not None else None
     whole = max(found.parts, key=lambda p: p.compute) if found is not None and found.parts else None
     if driver is None or found is None or whole is None or device.mig is None:
-        raise CalabashError(f"{name} does not exist", reason=Reason.UNHEALTHY, hint="see: calabash mig show")
+        raise CalabashError(f"{name} does not exist", reason=Reason.UNHEALTHY, hint="see: calabash device mig show")
     return Served(
         place=place,
         uuid=whole.uuid,

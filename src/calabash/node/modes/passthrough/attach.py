@@ -52,7 +52,7 @@ class DeviceAttacher:
                         allocation=RequestName(given.allocation),
                     ),
                     reason=Reason.NO_CAPACITY,
-                    hint="see `calabash vm list`",
+                    hint="see `calabash device vm list`",
                 )
         card = self._machine().card(device)
         if part.vf:

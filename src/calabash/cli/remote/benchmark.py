@@ -1,4 +1,4 @@
-"""``calabash bench``: benchmarks that users run on their own machines."""
+"""``calabash remote bench``: measure the connection to a server of remote devices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.units import parse_duration_s
 
 
-@click.group()
-def bench() -> None:
-    """Run benchmarks on this machine."""
-
-
-@bench.command("remote")
+@click.command()
 @click.option(
     "--rtt",
     default="0",
@@ -27,7 +22,7 @@ def bench() -> None:
 )
 @click.option("--quick", is_flag=True, help="Measure small copies only.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def bench_remote(rtt: str, servers: tuple[str, ...], wait: str, quick: bool, as_json: bool) -> None:
+def bench(rtt: str, servers: tuple[str, ...], wait: str, quick: bool, as_json: bool) -> None:
     """Measure the connection to a server: start, launches, synchronous calls, copies by size."""
     from calabash.cli.run.remote_run import start_remote  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``calabash simulate``: run the real scheduler on traces, on scenarios, and on a snapshot of this pool."""
+"""``calabash sim openb``, ``trace``, ``scenario`` and ``snapshot``: run the scheduler on traces and scenarios."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from calabash.sim.workload import Workload
 
 PATH = click.Path(path_type=Path)
-
-
-@click.group()
-def simulate() -> None:
-    """Replay traces and scenarios against the real scheduler."""
 
 
 def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +60,7 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@simulate.command()
+@click.command()
 @click.option("--nodes", type=PATH, required=True, metavar="CSV", help="openb_node_list_gpu_node.csv")
 @click.option("--pods", type=PATH, required=True, metavar="CSV", help="openb_pod_list_*.csv")
 @_experiment_options
@@ -76,7 +71,7 @@ def openb(nodes: Path, pods: Path, **options: Any) -> None:
     _run(reader.read_nodes(nodes), reader.read_pods(pods), options)
 
 
-@simulate.command()
+@click.command()
 @click.option("--nodes", type=PATH, required=True, metavar="FILE", help="Nodes, .csv or .jsonl")
 @click.option(
     "--requests", "--pods", "requests", type=PATH, required=True, metavar="FILE", help="Requests, .csv or .jsonl"
@@ -90,7 +85,7 @@ def trace(nodes: Path, requests: Path, **options: Any) -> None:
     _run(cluster, reader.read_requests(requests, cluster), options)
 
 
-@simulate.command()
+@click.command()
 @click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
 @click.option("-q", "--quiet", is_flag=True, help="Print failures only.")
 def scenario(files: tuple[Path, ...], quiet: bool) -> None:
@@ -108,7 +103,7 @@ def scenario(files: tuple[Path, ...], quiet: bool) -> None:
         raise CalabashError(f"{failed} of {len(files)} scenarios differ", reason=Reason.CONFLICT)
 
 
-@simulate.command()
+@click.command()
 @click.argument("file", required=False, type=PATH)
 def snapshot(file: Path | None) -> None:
     """Write the state of the pool as a scenario to FILE or to standard output; `simulate scenario FILE` replays it."""
