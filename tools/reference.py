@@ -22,6 +22,7 @@ from tools.reference_networks import networks_page
 from tools.reference_reasons import reasons_page
 from tools.reference_settings import environment_page, pool_settings_page
 from tools.reference_states import states_page
+from tools.reference_versions import versions_page
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _HELP = ["-h", "--help"]
@@ -77,6 +78,7 @@ def main() -> int:
         "metrics.md": f"{_GENERATED}{metrics_page()}",
         "network-objects.md": f"{_GENERATED}{networks_page()}",
         "state-machines.md": f"{_GENERATED}{states_page()}",
+        "versions.md": f"{_GENERATED}{versions_page()}",
     }
     for name, text in pages.items():
         page = PAGES / name

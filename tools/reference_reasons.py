@@ -38,6 +38,7 @@ _PARTS = {
     "gateway": "API and console over TCP",
     "kubernetes": "Kubernetes",
     "ledger": "invoices",
+    "model/versions.py": "all programs",
     "model": "pool",
     "net": "networks",
     "node": "node agent",
@@ -97,4 +98,4 @@ def parts_of_reasons() -> Mapping[Reason, set[str]]:
 
 
 def _part(name: str) -> str:
-    return next(part for folder, part in _PARTS.items() if name.startswith(f"{folder}/"))
+    return next(part for folder, part in _PARTS.items() if name == folder or name.startswith(f"{folder}/"))

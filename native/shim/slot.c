@@ -400,9 +400,9 @@ static bool slot_check_pages(const struct slot *slot, const struct cb_limits *li
     }
     if (limits->version < CB_PAGE_PLAIN || limits->version > CB_PAGE_VERSION ||
         usage->version != limits->version) {
-        cb_say("the pages in %s have version %u and %u, this library reads up to %u; "
-               "hint: install the same release of the pool and of this library",
-               slot->path, limits->version, usage->version, CB_PAGE_VERSION);
+        cb_say("the pages in %s have version %u and %u, this library supports %u to %u; "
+               "hint: run the program in a slice of the same version of calabash",
+               slot->path, limits->version, usage->version, CB_PAGE_PLAIN, CB_PAGE_VERSION);
         return false;
     }
     if (!limits_name_own_group(slot, limits)) {

@@ -11,11 +11,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from calabash.model.versions import USAGE_BATCH
+
 USAGE_PATH = "/v1/nodes/usage"
 AUDIENCE = "calabash-usage"
 ENTRIES_MAX = 500
 BATCH_BYTES_MAX = 1 << 20
-VERSION = 1
 
 _Number = Annotated[int, Meta(ge=0, lt=2**32)]
 _Word = Annotated[str, Meta(max_length=128)]
@@ -56,7 +57,7 @@ class UsageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ``lost``: the records between the last one that the server has and ``after`` are lost.
     """
 
-    version: int = VERSION
+    version: int = USAGE_BATCH.newest
     epoch: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
     after: _Number
     lost: bool = False

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = "/v1"  # all paths begin with it
+VERSION_HEADER = "Calabash-Version"  # product version of the client, see calabash.api.client_version
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~@")
 
 

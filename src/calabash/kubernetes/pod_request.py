@@ -17,10 +17,10 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
+from calabash.model.versions import POD_REQUEST
 
 REQUEST_BYTES_MAX = 64 * 1024
 _OVERSIZED = "oversized: "  # no JSON text begins like this
-_VERSION = 1
 
 
 class ContainerKind(StrEnum):
@@ -138,7 +138,7 @@ def write_request(asked: PodRequest) -> str:
     first = asked.containers[0].request
     text = msgspec.json.encode(
         _Pod(
-            version=_VERSION,
+            version=POD_REQUEST.newest,
             dialect=asked.dialect,
             containers=tuple(_written(c) for c in asked.containers),
             tenant=first.tenant,
@@ -185,7 +185,8 @@ def read_request(text: str) -> PodRequest:
     """Decode the request in an annotation.
 
     Raises:
-        CalabashError: BAD_REQUEST if ``write_request`` cannot have written the text.
+        CalabashError: VERSION_MISMATCH if the request has an unsupported version, BAD_REQUEST if ``write_request``
+            cannot have written the text.
     """
     if len(text) > REQUEST_BYTES_MAX:
         raise _bad(f"{len(text)} bytes, at most {REQUEST_BYTES_MAX}")
@@ -194,9 +195,9 @@ def read_request(text: str) -> PodRequest:
     try:
         pod = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        POD_REQUEST.require_stated(text, "the request of the pod")
         raise _bad(str(error)) from error
-    if pod.version != _VERSION:
-        raise _bad(f"version {pod.version}, this program reads {_VERSION}")
+    POD_REQUEST.require(pod.version, "the request of the pod")
     names = [c.name for c in pod.containers]
     if len(set(names)) != len(names):
         raise _bad("a container stands in it twice")

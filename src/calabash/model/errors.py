@@ -36,6 +36,7 @@ class Reason(StrEnum):
     KUBELET_DOWN = "kubelet_down"
     FOREIGN_PLUGIN = "foreign_plugin"
     UNREACHABLE = "unreachable"
+    VERSION_MISMATCH = "version_mismatch"
     # reasons for which a request is not placed
     NO_DEVICES = "no_devices"
     TOO_LARGE = "too_large"
@@ -97,6 +98,7 @@ REASON_DESCRIPTIONS: dict[Reason, str] = {
     Reason.KUBELET_DOWN: "The kubelet does not answer.",
     Reason.FOREIGN_PLUGIN: "A device plugin of another product offers devices on the node.",
     Reason.UNREACHABLE: "A network connection to a host or service failed.",
+    Reason.VERSION_MISMATCH: "Two programs, or a program and its data, have versions that do not work together.",
     Reason.NO_DEVICES: "No node has the requested number of devices.",
     Reason.TOO_LARGE: "The request is larger than a device, a node or a limit, so that waiting does not help.",
     Reason.NO_CAPACITY: "Not enough devices are free.",
@@ -156,6 +158,7 @@ REASON_ACTIONS: dict[Reason, str] = {
     Reason.KUBELET_DOWN: "Check the kubelet of the node; the agent registers again when it is back.",
     Reason.FOREIGN_PLUGIN: "Remove the other device plugin from the node.",
     Reason.UNREACHABLE: "Check address, port, firewall and certificate of the host that the message names.",
+    Reason.VERSION_MISMATCH: "Use the versions that the message names for both; see the page of versions.",
     Reason.NO_DEVICES: "Request fewer devices for each pod or program, or add devices to a node.",
     Reason.TOO_LARGE: "Request less; waiting does not help.",
     Reason.NO_CAPACITY: "Wait, or request fewer devices.",

@@ -33,6 +33,7 @@ from calabash.node.modes.protocol import WorkerUsers
 from calabash.node.ports.protocol import HostPorts
 from calabash.node.processes.unmanaged import UnmanagedPolicy
 from calabash.node.slots.names import SlotNames
+from calabash.node.slots.page_version import require_supported_slot
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.node.threads import AgentThreads
 from calabash.node.wiring import build_parts
@@ -105,14 +106,19 @@ class NodeAgent:
 
         Args:
             progress: called with the name of each step when it begins.
+
+        Raises:
+            CalabashError: VERSION_MISMATCH if a slot has pages of an unsupported version. Nothing is changed then.
         """
         parts = self._parts
+        entered = parts.store.allocations()
+        parts.allocations.learn_names(entered)
+        for record in entered:  # before anything is changed, if a newer version granted them
+            require_supported_slot(parts.slots.path(record.id))
         progress("sharing modes")
         for executor in parts.modes.values():
             executor.start()
         with parts.lock:
-            entered = parts.store.allocations()
-            parts.allocations.learn_names(entered)
             progress(f"usage of {len(entered)} allocations")
             written = parts.store.usage_sums.all_so_far(entered)
             for record in entered:

@@ -69,7 +69,6 @@ def test_a_small_request_is_a_short_annotation() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ('"version":1', '"version":2', "version 2"),
         ('"version":1,', "", "version"),
         ('"core_percent":30', '"core_percent":101', "core_percent"),
         ('"memory_milli":500', '"memory_milli":500,"memory_mib":5', "memory is given twice"),
@@ -88,6 +87,16 @@ def test_a_request_with_a_wrong_field_is_refused(before: str, after: str, why: s
     with pytest.raises(CalabashError, match=why) as refused:
         read_request(text.replace(before, after, 1))
     assert refused.value.reason is Reason.BAD_REQUEST
+
+
+@pytest.mark.parametrize("more", ["", ',"more":1'])
+def test_a_request_of_newer_admission_is_refused_with_both_versions_whatever_else_is_in_it(more: str) -> None:
+    text = write_request(ASKED).replace('"version":1', '"version":2' + more)
+    with pytest.raises(
+        CalabashError, match=r"request of the pod has version 2; calabash .* supports version 1"
+    ) as refused:
+        read_request(text)
+    assert refused.value.reason is Reason.VERSION_MISMATCH
 
 
 def test_a_request_of_any_length_is_refused_without_being_parsed() -> None:

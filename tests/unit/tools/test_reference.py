@@ -18,6 +18,7 @@ from tools.reference_networks import networks_page
 from tools.reference_reasons import parts_of_reasons, reasons_page
 from tools.reference_settings import environment_page, pool_settings_page, setting_rows
 from tools.reference_states import MACHINES, states_page
+from tools.reference_versions import versions_page
 
 from calabash.api.requests import AllocationRequest
 from calabash.api.routes import ROUTES
@@ -25,6 +26,7 @@ from calabash.cli.commands import cli
 from calabash.exporter.catalogue import CATALOGUE
 from calabash.model.errors import REASON_ACTIONS, REASON_DESCRIPTIONS, Reason
 from calabash.model.network import NetworkKind
+from calabash.model.versions import FORMATS
 from calabash.platform.home.limits import RetentionSettings
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "reference"
@@ -88,6 +90,12 @@ def test_the_page_of_network_objects_is_what_the_nouns_say_now() -> None:
     page = (PAGES / "network-objects.md").read_text()
     assert page == f"{reference._GENERATED}{networks_page()}", "run: make docs"
     assert all(f"\n## {kind}\n" in page for kind in NetworkKind)
+
+
+def test_the_page_of_versions_is_what_the_formats_say_now() -> None:
+    page = (PAGES / "versions.md").read_text()
+    assert page == f"{reference._GENERATED}{versions_page()}", "run: make docs"
+    assert all(f"| {one.name} {one.supported} |" in page for one in FORMATS)
 
 
 def test_glossary_page_is_generated_from_the_table_that_the_check_reads() -> None:

@@ -11,7 +11,9 @@ import socket
 import struct
 import time
 
+import calabash
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, broken_by, coded, decode_content
+from calabash.api.endpoints import VERSION_HEADER
 from calabash.model.errors import CalabashError, Reason, cause
 from calabash.transport.http1_client import ClientConnection, HttpError, write_request
 
@@ -130,7 +132,8 @@ class PoolClient(ApiClient):
         Raises CalabashError: POOL_DOWN if no pool answers, TIMEOUT, or the pool's own reason.
         """
         who = f"the pool at {os.fspath(self.home)}"
-        request = write_request(method, path, {"Host": "localhost", "Connection": "close"}, coded(body))
+        headers = {"Host": "localhost", "Connection": "close", VERSION_HEADER: calabash.__version__}
+        request = write_request(method, path, headers, coded(body))
         try:
             status, content = _exchange(socket_path(self.home), request, timeout_s, on_wait, self._owner)
         except HttpError as error:

@@ -10,8 +10,10 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+import calabash
 from calabash.adapters.pool.client import ApiClient, WaitCallback
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, coded, decode_content
+from calabash.api.endpoints import VERSION_HEADER
 from calabash.model.errors import CalabashError, Reason, cause
 from calabash.transport.http1_client import ClientConnection, connect, write_request
 
@@ -69,7 +71,7 @@ class ServerClient(ApiClient):
     ) -> Any:
         """Make a request; ``on_wait`` is not called. Raises CalabashError: POOL_DOWN, TIMEOUT, or the pool's own reason."""
         parts = urlsplit(self.url)
-        headers = {"Host": parts.netloc, "Connection": "close"}
+        headers = {"Host": parts.netloc, "Connection": "close", VERSION_HEADER: calabash.__version__}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         request = write_request(method, path, headers, coded(body))

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import calabash
 from calabash.adapters.pool.asynchronous import AsyncPoolClient
 from calabash.adapters.pool.request_slots import Places
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, CHUNK_BYTES, broken, coded, decode_content
+from calabash.api.endpoints import VERSION_HEADER
 from calabash.model.errors import CalabashError, Reason, cause
 from calabash.transport.http1_client import HEAD_BYTES_MAX, HttpError, body_length, parse_head, write_request
 
@@ -141,7 +143,7 @@ class PoolStreams(AsyncPoolClient):
 def _question(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
     """Return a request as bytes. Raises BAD_REQUEST if it has characters that are not allowed, such as newlines."""
     try:
-        return write_request(method, path, {"Host": "pool", **headers}, body)
+        return write_request(method, path, {"Host": "pool", VERSION_HEADER: calabash.__version__, **headers}, body)
     except ValueError:
         raise CalabashError(
             f"{method} {path!r:.200} is not a valid request: it has characters that are not allowed",

@@ -24,8 +24,8 @@ import sqlalchemy as sa
 from calabash.adapters.store import tables
 from calabash.adapters.store.database import Database
 from calabash.model.errors import CalabashError, Reason, file_reason
+from calabash.model.versions import BACKUP, JOURNAL
 
-FORMAT = 1
 LINE_BYTES_MAX = 64 << 20
 ROWS_AT_ONCE = 500
 
@@ -80,7 +80,7 @@ def write_backup(database: Database, file: BinaryIO, *, at_s: float) -> BackupFa
             digest.update(text)
             packed.write(text)
 
-        line(BackupHead(calabash_backup=FORMAT, schema=schema, written_at=at_s))
+        line(BackupHead(calabash_backup=BACKUP.newest, schema=schema, written_at=at_s))
         for table in _tables(connection):
             line(BackupTable(table=str(table.name), columns=[str(c.name) for c in table.columns]))
             for row in connection.execution_options(yield_per=ROWS_AT_ONCE).execute(sa.select(table)):
@@ -129,13 +129,8 @@ def _head(path: Path, line: bytes) -> BackupHead:
         head = msgspec.json.decode(line, type=BackupHead)
     except (msgspec.DecodeError, msgspec.ValidationError):
         raise _foreign(path) from None
-    if head.calabash_backup != FORMAT or not 0 < head.schema <= tables.SCHEMA_VERSION:
-        raise CalabashError(
-            f"{path} is a backup in format {head.calabash_backup} of schema {head.schema}, this program knows format"
-            f" {FORMAT} up to schema {tables.SCHEMA_VERSION}",
-            reason=Reason.STORE_NEWER,
-            hint="use the newer calabash that wrote it",
-        )
+    BACKUP.require(head.calabash_backup, f"backup {path}")
+    JOURNAL.require(head.schema, f"backup {path}")
     return head
 
 

@@ -21,6 +21,7 @@ from calabash.adapters.store import tables
 from calabash.adapters.store.errors import damaged, public_url, translated
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.extras import require
+from calabash.model.versions import JOURNAL
 
 BUSY_TIMEOUT_S = 5
 _READS = "calabash_reads"
@@ -114,12 +115,8 @@ class Database:
                 tables.create(connection)
                 return
         found = self.schema_version()
-        if found > tables.SCHEMA_VERSION:
-            raise CalabashError(
-                f"database {public_url(self.url)} has schema {found}, this program knows {tables.SCHEMA_VERSION}",
-                reason=Reason.STORE_NEWER,
-                hint="use the newer calabash that wrote it, or another database with --db",
-            )
+        if found:  # 0 if a first start was interrupted
+            JOURNAL.require(found, f"database {public_url(self.url)}")
         if found < tables.SCHEMA_VERSION:
             self.migrate()
 

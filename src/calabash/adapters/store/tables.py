@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from calabash.adapters.store.guards import guard, guard_replace, guard_rows
+from calabash.model.versions import JOURNAL
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = JOURNAL.newest
 REVISION_TABLE = "alembic_version"
 
 metadata = sa.MetaData()

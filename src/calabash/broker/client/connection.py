@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import calabash
 from calabash.adapters.pool.client import ApiClient, WaitCallback
 from calabash.adapters.pool.wire import ANSWER_BYTES_MAX, broken_by, coded, decode_content
+from calabash.api.endpoints import VERSION_HEADER
 from calabash.broker.addresses import ServerAddress
 from calabash.broker.fingerprints import fingerprint_of_der
 from calabash.model.errors import CalabashError, Reason
@@ -24,7 +26,7 @@ from calabash.transport.http1_client import ClientConnection, HttpError, write_r
 from calabash.transport.resolving import connect_first, resolve
 
 CONNECT_S = 5.0
-_HEADERS = {"Host": "localhost", "Connection": "close"}
+_HEADERS = {"Host": "localhost", "Connection": "close", VERSION_HEADER: calabash.__version__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

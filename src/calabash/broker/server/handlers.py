@@ -18,6 +18,8 @@ from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.params import FromPath
 
 from calabash.api import lease_endpoints
+from calabash.api.client_version import check_client_version
+from calabash.api.endpoints import VERSION_HEADER
 from calabash.broker import messages as broker_messages
 from calabash.broker.server.authentication import TokenVerifier
 from calabash.broker.server.broker import Broker
@@ -218,11 +220,18 @@ def _failure(request: Asked, error: Exception) -> Response[broker_messages.Serve
     return Response(content=content, status_code=status_code, media_type="application/json")
 
 
+async def _check_version(request: Asked) -> None:
+    """Refuse a client of an unsupported version."""
+    stated = request.headers.get(VERSION_HEADER, "")
+    check_client_version(stated, request.scope["method"], request.scope["path_template"], server="the server")
+
+
 def remote_application(broker: Broker, verifier: TokenVerifier, *, stop: Callable[[], None]) -> Litestar:
     """Return the ASGI application; ``stop`` is called when the owner stops the server."""
     return Litestar(
         route_handlers=[server, leases, lease, renew, release, drain, shutdown, metrics],
         state=State({"broker": broker, "verifier": verifier, "stop": stop}),
+        before_request=_check_version,
         exception_handlers={Exception: _failure},
         openapi_config=None,
         request_max_body_size=None,  # bounded in _body

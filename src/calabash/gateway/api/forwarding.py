@@ -15,6 +15,7 @@ import msgspec
 
 from calabash.adapters.pool.streams import PoolStreams
 from calabash.api import endpoints
+from calabash.api.endpoints import VERSION_HEADER
 from calabash.api.openapi import openapi
 from calabash.api.routes import ROUTES
 from calabash.api.tenancy import SessionOrder
@@ -114,7 +115,8 @@ class Forwarder:
             _require_code(body)
         token = self._credential if exchange else shown
         target = f"{path}?{query}" if query else path
-        asked = self._pool.ask(method, target, body, token=token, headers=origin, timeout_s=WAIT_S, holder=holder)
+        passed = {**origin, VERSION_HEADER: headers.get(VERSION_HEADER.lower(), "")[:64]}
+        asked = self._pool.ask(method, target, body, token=token, headers=passed, timeout_s=WAIT_S, holder=holder)
         replied = await while_connected(scope, receive, asked)
         given = [(b"content-type", replied.headers.get("content-type", "application/json").encode("latin-1"))]
         if replied.status == 401:

@@ -13,10 +13,10 @@ import msgspec
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, ModeName, Placement, Slice
+from calabash.model.versions import POD_PLAN
 
 PLAN_BYTES_MAX = 64 * 1024
 MEMORY_MIB_MAX = 2**31
-_VERSION = 1
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
@@ -85,7 +85,7 @@ class PodPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ``id`` is unique to the decision that made the plan, so that a plan differs from the one that it replaces.
     """
 
-    version: int = _VERSION
+    version: int = POD_PLAN.newest
     id: _Name
     pod_uid: _Name
     node: _Name
@@ -109,16 +109,16 @@ def read_plan(text: str) -> PodPlan:
     """Decode a plan from the JSON of an annotation.
 
     Raises:
-        CalabashError: BAD_REQUEST if the text is not a valid plan.
+        CalabashError: VERSION_MISMATCH if the plan has an unsupported version, BAD_REQUEST if it is not a valid plan.
     """
     if len(text) > PLAN_BYTES_MAX:
         raise _bad(f"{len(text)} bytes, at most {PLAN_BYTES_MAX}")
     try:
         plan = _DECODER.decode(text)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
+        POD_PLAN.require_stated(text, "the plan of the pod")
         raise _bad(str(error)) from error
-    if plan.version != _VERSION:
-        raise _bad(f"version {plan.version}, this program reads {_VERSION}")
+    POD_PLAN.require(plan.version, "the plan of the pod")
     names = [c.name for c in plan.containers]
     if len(set(names)) != len(names):
         raise _bad("a container name occurs twice")

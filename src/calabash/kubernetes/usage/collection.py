@@ -27,7 +27,6 @@ from calabash.adapters.store.usage.outbox import NumberedUsage
 from calabash.api.collected import (
     BATCH_BYTES_MAX,
     USAGE_PATH,
-    VERSION,
     UsageBatch,
     UsageEntry,
     UsageRefusal,
@@ -39,6 +38,7 @@ from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.model.versions import USAGE_BATCH
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.transport.small_server import SmallServer
 
@@ -248,14 +248,15 @@ def read_batch(body: bytes) -> UsageBatch:
     """Decode a batch of usage records strictly.
 
     Raises:
-        CalabashError: BAD_REQUEST if the JSON is not a batch of this version, or the records are not in order.
+        CalabashError: VERSION_MISMATCH if the batch has an unsupported version, BAD_REQUEST if the JSON is not a
+            batch, or the records are not in order.
     """
     try:
         batch = msgspec.json.decode(body, type=UsageBatch)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        USAGE_BATCH.require_stated(body, "the batch of usage records")
         raise _bad(str(error)) from error
-    if batch.version != VERSION:
-        raise _bad(f"version {batch.version}, this program reads {VERSION}")
+    USAGE_BATCH.require(batch.version, "the batch of usage records")
     _check_order(batch.after, batch.entries)
     return batch
 
@@ -315,5 +316,5 @@ def _bad(what: str) -> CalabashError:
     return CalabashError(
         f"the batch cannot be read: {what}"[:512],
         reason=Reason.BAD_REQUEST,
-        hint="agents of this version of calabash write it; upgrade the server before the agents",
+        hint="only agents of calabash write it",
     )

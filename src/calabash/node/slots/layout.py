@@ -10,9 +10,11 @@ import ctypes
 from enum import IntEnum
 from typing import ClassVar
 
+from calabash.model.versions import SLOT_PAGES
+
 LIMITS_MAGIC = 0x314D494C42414C43
 USAGE_MAGIC = 0x3147535542414C43
-PAGE_VERSION = 2  # highest supported version
+PAGE_VERSION = SLOT_PAGES.newest
 PAGE_PLAIN = 1  # version of pages without spill
 DEVICES_MAX = 16
 PROCS_MAX = 1024

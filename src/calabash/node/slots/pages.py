@@ -20,11 +20,10 @@ from typing import Self
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.model.versions import SLOT_PAGES
 from calabash.node.slots.layout import (
     DEVICES_MAX,
     LIMITS_MAGIC,
-    PAGE_PLAIN,
-    PAGE_VERSION,
     PROCS_MAX,
     UUID_BYTES,
     Gate,
@@ -152,14 +151,11 @@ class LimitsPage:
         self._base = ctypes.addressof(self._page)
         self._words = page_words()
         page = self._page
-        if (
-            page.magic != LIMITS_MAGIC
-            or not PAGE_PLAIN <= page.version <= PAGE_VERSION
-            or not 1 <= page.device_count <= DEVICES_MAX
-            or not page.allocation
-        ):
-            known = f"{PAGE_PLAIN} to {PAGE_VERSION}"
-            raise CalabashError(f"{path} is not a limits page of version {known}", reason=Reason.BAD_FILE)
+        if page.magic != LIMITS_MAGIC:
+            raise CalabashError(f"{path} is not a limits page", reason=Reason.BAD_FILE)
+        SLOT_PAGES.require(page.version, f"slot {path.parent}")
+        if not 1 <= page.device_count <= DEVICES_MAX or not page.allocation:
+            raise CalabashError(f"the limits page {path} is damaged", reason=Reason.BAD_FILE)
         self.allocation = AllocationId(page.allocation.decode(errors="replace"))
         self.device_count: int = page.device_count
         self.uuids = tuple(DeviceUuid(page.device[i].uuid.decode(errors="replace")) for i in range(page.device_count))

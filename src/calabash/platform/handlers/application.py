@@ -15,6 +15,8 @@ from litestar.handlers import HTTPRouteHandler
 
 from calabash.adapters.host.failures import EXHAUSTED, FULL, failure
 from calabash.api import replies
+from calabash.api.client_version import check_client_version
+from calabash.api.endpoints import VERSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.extras import missing_import
 from calabash.platform.context import Operations
@@ -85,8 +87,10 @@ def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
     return Response(content=content, status_code=status_code, media_type="application/json")
 
 
-async def _require_token(request: Asked) -> None:
-    """Authenticate a request that came over the network, whether or not its route needs the caller."""
+async def _admit(request: Asked) -> None:
+    """Refuse a client of an unsupported version, and authenticate each request that came over the network."""
+    stated = request.headers.get(VERSION_HEADER, "")
+    check_client_version(stated, request.scope["method"], request.scope["path_template"], server="the pool")
     if connection_of(request.scope).token_required:
         caller_of(request)
 
@@ -101,7 +105,7 @@ def served(operations: Operations, handlers: Sequence[HTTPRouteHandler], state: 
     routes = Litestar(
         route_handlers=list(handlers),
         state=State({**state, "operations": operations}),
-        before_request=_require_token,
+        before_request=_admit,
         exception_handlers={Exception: _failure},
         openapi_config=None,
         request_max_body_size=None,  # body_of bounds it

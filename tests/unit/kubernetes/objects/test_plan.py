@@ -43,7 +43,6 @@ def test_a_part_of_a_mig_instance_keeps_its_place() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ('"version":1', '"version":2', "version 2"),
         ('"core_percent":30', '"core_percent":101', "core_percent"),
         ('"memory_mib":1024', '"memory_mib":-1', "memory_mib"),
         ('"node":"n1"', '"node":"n1","more":1', "more"),
@@ -57,6 +56,17 @@ def test_a_plan_with_a_wrong_field_is_refused(before: str, after: str, why: str)
     with pytest.raises(CalabashError, match=why) as refused:
         read_plan(text.replace(before, after))
     assert refused.value.reason is Reason.BAD_REQUEST
+
+
+@pytest.mark.parametrize("more", ["", ',"more":1'])
+def test_a_plan_of_a_newer_planner_is_refused_with_both_versions_whatever_else_is_in_it(more: str) -> None:
+    text = write_plan(PLAN).replace('"version":1', '"version":2' + more)
+    with pytest.raises(
+        CalabashError, match=r"plan of the pod has version 2; calabash .* supports version 1"
+    ) as refused:
+        read_plan(text)
+    assert refused.value.reason is Reason.VERSION_MISMATCH
+    assert refused.value.hint == "upgrade the agent of the node to the version of the planner"
 
 
 def test_a_plan_of_any_length_is_refused_without_being_parsed() -> None:

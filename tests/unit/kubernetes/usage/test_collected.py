@@ -313,7 +313,6 @@ def test_a_container_that_is_made_anew_is_metered_under_numbers_of_its_own(node:
         ({"entries": [{"number": 1}]}, "missing required field"),
         ({"epoch": "../../etc"}, "epoch"),
         ({"after": -1}, "after"),
-        ({"version": 2}, "version 2"),
         ({"more": 1}, "unknown field"),
     ],
 )
@@ -323,6 +322,15 @@ def test_a_batch_that_is_not_exactly_one_is_refused(change: dict[str, object], s
     with pytest.raises(CalabashError, match=said) as caught:
         read_batch(msgspec.json.encode(good | change))
     assert caught.value.reason is Reason.BAD_REQUEST
+
+
+@pytest.mark.parametrize("more", [{}, {"more": 1}])
+def test_a_batch_of_a_newer_agent_is_refused_with_both_versions(more: dict[str, object]) -> None:
+    newer = {"version": 2, "epoch": "0" * 32, "after": 0, "entries": []} | more
+    with pytest.raises(CalabashError, match=r"batch of usage records has version 2; .* supports version 1") as caught:
+        read_batch(msgspec.json.encode(newer))
+    assert caught.value.reason is Reason.VERSION_MISMATCH
+    assert caught.value.hint == "upgrade the server of the cluster before the agents of its nodes"
 
 
 def test_numbers_that_do_not_grow_and_times_that_run_backwards_are_refused(node: NodeSide, server: ServerSide) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Collection
 
 from calabash.binder.cluster.cluster import MoveBundle, StartBundle
 from calabash.binder.local.machine import Stop, Wait
-from calabash.kubernetes.objects.names import GPUS
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.visibility import budget_reference, pod_reference, pod_references
@@ -331,11 +330,9 @@ def _evict_sharers(
 
 
 def _unready(store: PodStore) -> str:
-    """Return a sentence with the number of nodes whose kubelets offer no device IDs and one name; "" for none."""
+    """Return a sentence with the number of nodes that get no pods now, and why one of them does not; "" for none."""
     names = store.unready
-    if not names:
-        return ""
-    return f". The kubelets of {len(names)} nodes, {min(names)} among them, offer no {GPUS} now"
+    return f". {len(names)} nodes get no pods now: {names[min(names)]}" if names else ""
 
 
 def still_wanted(entry: PodEntry, action: Action) -> bool:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from calabash.binder.cluster.upkeep import rebind
-from calabash.kubernetes.objects.names import GPUS
 from calabash.kubernetes.objects.plan import PodPlan
 from calabash.kubernetes.planner.decide.decisions import Decisions
 from calabash.kubernetes.planner.decide.pods import Pods
@@ -153,7 +152,7 @@ class ExtenderAnswers:
         if entry.stage in UNBOUND and node in self._store.unready:
             if entry.gang is not None:
                 self._store.permits.cancel_hold(uid, entry.gang)
-            return BindAnswer(verdict=BindVerdict.REFUSE, text=_no_device_ids(node))
+            return BindAnswer(verdict=BindVerdict.REFUSE, text=self._store.unready[node])
         if not riding:
             self._store.advance(entry, PodEvent.BINDING_APPROVED)
         if entry.gang is not None:
@@ -227,9 +226,8 @@ class ExtenderAnswers:
             return FilterAnswer(node=None, text=in_full(entry.message) or "the pod waits for devices")
         planned = entry.plan.node
         if planned in offered:
-            unready = planned in self._store.unready and entry.stage in UNBOUND
-            text = _no_device_ids(planned) if unready else ""
-            return FilterAnswer(node=None if unready else planned, text=text)
+            unready = self._store.unready.get(planned, "") if entry.stage in UNBOUND else ""
+            return FilterAnswer(node=None if unready else planned, text=unready)
         if entry.stage not in UNBOUND or is_allocated(entry.plan):
             why = "the pod is being bound to" if entry.stage not in UNBOUND else "its claims are allocated on"
             return FilterAnswer(node=None, text=f"{why} {planned}")
@@ -243,7 +241,7 @@ class ExtenderAnswers:
         there, needed = self._store.permits.progress(gang)
         without = sorted({self._store.entries[uid].node for uid in self._store.on_unready_nodes(members)})
         if without:
-            return f"gang {gang[1]}: members could not be bound in time, because {_no_device_ids(without[0])}"
+            return f"gang {gang[1]}: members could not be bound in time, because {self._store.unready[without[0]]}"
         return f"gang {gang[1]}: only {there} of {needed} members could be bound in time"
 
     def _replan(self, entry: PodEntry, offered: Sequence[str], now_s: float) -> FilterAnswer:
@@ -259,7 +257,3 @@ class ExtenderAnswers:
         if not self._decisions.apply_replan(entry, start):
             return FilterAnswer(node=None, text=in_full(entry.message))
         return FilterAnswer(node=start.node)
-
-
-def _no_device_ids(node: str) -> str:
-    return f"the kubelet of {node} offers no {GPUS} now"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.binder.cluster.nodes import ClusterNode, same_devices
 from calabash.kubernetes.objects.allocation_api import AllocationApi, allocation_api_named
+from calabash.kubernetes.objects.names import GPUS
 from calabash.kubernetes.planner.decide.pods import Pods, displace, pods_on_node
 from calabash.kubernetes.planner.decide.relocations import Relocations
 from calabash.kubernetes.planner.state.affinity import HOSTNAME
@@ -21,6 +22,7 @@ from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED, UNBOUND, St
 from calabash.kubernetes.planner.state.store import PodStore
 from calabash.kubernetes.pod_request import ContainerKind
 from calabash.model.device import Health, NodeName
+from calabash.model.versions import agent_error
 
 
 class Nodes:
@@ -89,18 +91,21 @@ class Nodes:
         if node is not None:
             self._store.set_hostname(name, node.labels.get(HOSTNAME, name))
         if node is None or devices is None or not devices.devices:
-            self._store.set_ready(name, True)
+            self._store.set_unready(name, "")
             return None
         allocation_api = allocation_api_named(node.allocation_api, devices.allocation_api)
         offers = (node.offers_device_ids and not self._all_in_use(node)) or allocation_api is AllocationApi.CLAIMS
-        self._store.set_ready(name, offers)  # otherwise the kubelet would fail a pod that was bound to the node now
+        unready = agent_error(devices.agent_version, node=name)
+        if not offers and not unready:  # the kubelet would fail a pod that was bound to the node now
+            unready = f"the kubelet of {name} offers no {GPUS} now"
+        self._store.set_unready(name, unready)
         found = tuple(replace(one, allocation_api=allocation_api) for one in devices.devices)
         return ClusterNode(
             name=NodeName(name),
             devices=found if empty else tuple(self._with_unmanaged_memory(one, devices) for one in found),
             labels=node.labels,
             taints=node.taints,
-            schedulable=node.schedulable and offers and devices.schedulable,
+            schedulable=node.schedulable and not unready and devices.schedulable,
         )
 
     def _all_in_use(self, node: NodeFacts) -> bool:
@@ -185,11 +190,12 @@ class Nodes:
         return late.uids() - {part.pod_uid for part in self._devices[name].slices} if late else set()
 
     def _drop_plans_on_unhealthy_devices(self, node: ClusterNode) -> None:
-        """Withdraw plans of unbound pods on devices that are unhealthy or cordoned in the GpuNode.
+        """Withdraw plans of unbound pods on devices that are unhealthy, cordoned in the GpuNode, or of an unsupported agent.
 
         If the Node itself is cordoned in Kubernetes, kube-scheduler refuses the pods, so nothing is done here.
         """
-        cordoned = not self._devices[node.name].schedulable
+        told = self._devices[node.name]
+        cordoned = not told.schedulable or bool(agent_error(told.agent_version, node=node.name))
         unusable = {d.device.uuid for d in node.devices if cordoned or d.device.health is not Health.HEALTHY}
         if not unusable:
             return
@@ -220,7 +226,7 @@ class Nodes:
     def _remove(self, name: str) -> None:
         """Remove a node from the scheduler; the pods on it lose their devices."""
         store = self._store
-        store.set_ready(name, True)
+        store.set_unready(name, "")
         if not store.started or NodeName(name) not in store.scheduler.nodes:
             return
         self._relocations.cancel_reservations(name)

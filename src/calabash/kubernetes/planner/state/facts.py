@@ -180,6 +180,7 @@ class GpuNodeFacts:
     Args:
         schedulable: False if an administrator has cordoned the devices.
         allocation_api: how the devices are requested where the node's label does not say.
+        agent_version: version of the agent; "" if it is unknown.
     """
 
     name: str
@@ -187,6 +188,7 @@ class GpuNodeFacts:
     slices: tuple[SliceFacts, ...] = ()
     schedulable: bool = True
     allocation_api: str = ""
+    agent_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

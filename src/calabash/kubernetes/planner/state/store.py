@@ -49,7 +49,7 @@ class PodStore:
         unplanned: pods that have a node or candidate nodes, but no plan; see ``decide.unplanned_pods``.
         times_offered: how often each node was returned by ``affinity.alternatives``.
         unbound: pods with a plan that are not bound.
-        unready: nodes whose kubelet offers no devices.
+        unready: nodes that get no pods now, with the reason.
         started: the state of all existing pods and nodes is complete.
     """
 
@@ -79,8 +79,8 @@ class PodStore:
         self.actions = PodActions(self.entries, scheduler=lambda: self.scheduler)
         self._unbound: dict[str, None] = {}
         self.unbound: Mapping[str, None] = self._unbound
-        self._unready: set[str] = set()
-        self.unready: AbstractSet[str] = self._unready
+        self._unready: dict[str, str] = {}
+        self.unready: Mapping[str, str] = self._unready
         self._newcomers: dict[AllocationId, None] = {}
         self.newcomers: Mapping[AllocationId, None] = self._newcomers
         self.on_unlisted = on_unlisted
@@ -104,9 +104,11 @@ class PodStore:
         """Set the host-name label of a node."""
         self._hostnames[node] = hostname
 
-    def set_ready(self, node: str, ready: bool) -> None:
-        """Record if the kubelet of a node offers device IDs; ``ready`` is also True for a node without devices."""
-        (self._unready.discard if ready else self._unready.add)(node)
+    def set_unready(self, node: str, why: str) -> None:
+        """Record why a node gets no pods now; "" if it may get some, and for a node without devices."""
+        self._unready.pop(node, None)
+        if why:
+            self._unready[node] = why
 
     def count_offers(self, nodes: Iterable[str]) -> None:
         """Count that the nodes were offered to a pod."""
@@ -213,9 +215,8 @@ class PodStore:
 
     def on_unready_nodes(self, uids: Collection[str]) -> frozenset[str]:
         """Return those of the pods whose planned nodes offer no device IDs now, so their kubelets would reject them."""
-        if not self.unready:
-            return frozenset()
-        return frozenset(uid for uid in uids if (e := self.entries.get(uid)) is not None and e.node in self.unready)
+        known = (e for uid in uids if (e := self.entries.get(uid)) is not None) if self.unready else ()
+        return frozenset(e.facts.uid for e in known if e.node in self.unready)
 
     def has_claims(self, uid: str) -> bool:
         """Return True if the pod exists and gets its devices by claims (``PodFacts.by_claims``)."""

@@ -327,12 +327,12 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeFacts:
         for s in d.slices
         if not is_of_claim(AllocationId(s.allocation))  # these are known from the claims
     )
-    schedulable = not node.spec.unschedulable
     return GpuNodeFacts(
         name=node.metadata.name,
         devices=devices,
         slices=slices,
-        schedulable=schedulable,
+        schedulable=not node.spec.unschedulable,
+        agent_version=node.status.agent_version,
         allocation_api=node.status.allocation_api,
     )
 

@@ -137,7 +137,11 @@ class GpuNodePruner:
         return GpuNode(
             metadata=replace(_bare(node.metadata), labels=taken),
             spec=node.spec,
-            status=GpuNodeStatus(allocation_api=node.status.allocation_api, devices=devices),
+            status=GpuNodeStatus(
+                agent_version=intern(node.status.agent_version),
+                allocation_api=node.status.allocation_api,
+                devices=devices,
+            ),
         )
 
     def _device(self, device: GpuNodeDevice) -> GpuNodeDevice:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import Cluster, device
 from tests.unit.kubernetes.planner.world import World, released, until
 
+import calabash
 from calabash.adapters.kube.objects.core import Node
 from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.kubernetes.planner.decide.core import HOLD_S
@@ -171,7 +172,7 @@ def test_a_node_whose_kubelet_offers_no_devices_takes_nothing_new_and_keeps_what
     pass_s(cluster, 3)
     assert cluster.bound() == {before: "a"}
     (report,) = reports(cluster, uid)
-    assert "The kubelets of 1 nodes, a among them, offer no calabash.dev/gpus now" in in_full(report.message)
+    assert "1 nodes get no pods now: the kubelet of a offers no calabash.dev/gpus now" in in_full(report.message)
     assert cluster.core.store.scheduler.holds(cluster.core.store.entries[before].id)
     offers(cluster, "a", True)
     cluster.settle()
@@ -190,6 +191,33 @@ def test_node_whose_kubelet_offers_only_the_tokens_in_use_takes_nothing_new() ->
     tokens_of(cluster, "a", 2)
     cluster.settle()
     assert set(cluster.bound()) == {before, later}
+
+
+def has_agent(cluster: Cluster, name: str, version: str) -> None:
+    """Set the version of the agent that reports the devices of a node."""
+    node, devices = cluster.nodes[name]
+    cluster.nodes[name] = (node, replace(devices, agent_version=version))
+    cluster.core.devices_changed(cluster.nodes[name][1], cluster.now_s)
+
+
+def test_node_whose_agent_is_newer_than_the_planner_takes_nothing_new_and_the_waiting_pod_is_told_the_versions() -> (
+    None
+):
+    cluster = Cluster({"a": 2})
+    has_agent(cluster, "a", calabash.__version__)
+    before = cluster.create(WHOLE)
+    cluster.settle()
+    has_agent(cluster, "a", "0.9.0")
+    uid = cluster.create(WHOLE)
+    pass_s(cluster, 3)
+    assert cluster.bound() == {before: "a"}
+    (report,) = reports(cluster, uid)
+    text = in_full(report.message)
+    assert f"the agent of node a is calabash 0.9.0, and planner {calabash.__version__} supports agents of" in text
+    assert "hint: upgrade the agents with the planner" in text
+    has_agent(cluster, "a", calabash.__version__)
+    cluster.settle()
+    assert set(cluster.bound()) == {before, uid}
 
 
 def tokens_of(cluster: Cluster, name: str, count: int) -> None:
@@ -316,7 +344,7 @@ def test_a_pod_goes_to_the_node_that_is_ready() -> None:
     cluster.lose_node("a")
     cluster.create(WHOLE)
     cluster.settle()
-    assert cluster.core.store.unready == set()
+    assert cluster.core.store.unready == {}
 
 
 @pytest.mark.parametrize(
