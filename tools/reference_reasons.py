@@ -18,6 +18,7 @@ GROUPS = {
     "Differences between granted and measured use": Reason.STRANGER,
 }
 """Headings of the page, with the first code below each."""
+PARTS_MAX = 6  # a code that more parts use is one of most parts
 
 # Part of the product of each package; a longer path comes first.
 _PARTS = {
@@ -74,12 +75,8 @@ def reasons_page() -> str:
                 "| code | meaning | what to do | exit code | where |",
                 "|---|---|---|---|---|",
             ]
-        cells = (
-            REASON_DESCRIPTIONS[reason],
-            REASON_ACTIONS[reason],
-            exit_code(reason),
-            ", ".join(sorted(parts[reason])),
-        )
+        where = ", ".join(sorted(parts[reason])) if len(parts[reason]) <= PARTS_MAX else "most parts"
+        cells = (REASON_DESCRIPTIONS[reason], REASON_ACTIONS[reason], exit_code(reason), where)
         lines.append(f"| `{reason}` | {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 

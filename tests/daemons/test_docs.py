@@ -43,6 +43,7 @@ PAGES: dict[str, dict[str, int]] = {
     },
     "docs/how-to/test-your-platform-without-gpus.md": {},
     "docs/how-to/back-up-the-pool.md": {},
+    "docs/how-to/find-out-why-a-request-waits.md": {},
     "docs/how-to/handle-failed-cards.md": {},
     "docs/how-to/mig-layouts.md": {},
     "docs/how-to/mps.md": {},
@@ -57,6 +58,7 @@ PAGES: dict[str, dict[str, int]] = {
 SEEN: dict[str, list[str]] = {
     "docs/tutorial/first-slice.md": ["best-effort 4GiB", "6 devices", "lost", "30%", "50%"],
     "docs/tutorial/three-teams.md": ["vision/train", "guaranteed", "commitment", "/login#"],
+    "docs/how-to/find-out-why-a-request-waits.md": ["pending (no_memory)", "would fit if memory"],
     "docs/how-to/mig-layouts.md": ["1g.10gb", "1c.3g.40gb", "memory_total_bytes"],
     "docs/how-to/mps.md": ["50%", "30%", "mps"],
     "docs/how-to/spill.md": ["17GiB (13GiB)", "memory_total_bytes"],

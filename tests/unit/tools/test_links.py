@@ -14,7 +14,7 @@ TASKS = {
     "run a program on a slice": ("docs/tutorial/first-slice.md", "calabash run --memory"),
     "give a team a quota": ("docs/how-to/tenants.md", "--guarantee"),
     "install on Kubernetes": ("docs/how-to/install-on-kubernetes.md", "helm install"),
-    "find out why a pod waits": ("docs/how-to/operate-a-cluster.md", "kubectl calabash why"),
+    "find out why a pod waits": ("docs/how-to/find-out-why-a-request-waits.md", "kubectl calabash why"),
 }
 
 
