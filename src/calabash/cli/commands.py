@@ -54,6 +54,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Tools": {
         "sim": ("pool.sim:sim", "Simulate GPU nodes and faults, and replay scenarios."),
+        "completion": ("manual:completion", "Print the completion script of bash, zsh or fish."),
+        "man": ("manual:write_man_pages", "Write man pages of all commands."),
         "dashboards": ("pool.exporter:dashboards", "Write Grafana dashboards and alert rules."),
     },
 }

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from calabash.cli.failure import print_on_stderr
 from calabash.cli.former import Former
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # Title of a section -> name of a command -> its ``module:attribute`` in this package and its one-line help.
 Sections = Mapping[str, Mapping[str, tuple[str, str]]]
@@ -54,6 +57,12 @@ class LazyGroup(click.Group):
         module, attribute = self._commands[cmd_name][0].split(":")
         command: click.Command = getattr(importlib.import_module(f"calabash.cli.{module}"), attribute)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - not needed by commands
+
+        names = [CompletionItem(n, help=text) for n, (_, text) in self._commands.items() if n.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -23,6 +23,7 @@ from tools.reference_versions import versions_page
 from calabash.api.requests import AllocationRequest
 from calabash.api.routes import ROUTES
 from calabash.cli.commands import cli
+from calabash.cli.manual import commands
 from calabash.exporter.catalogue import CATALOGUE
 from calabash.model.errors import REASON_ACTIONS, REASON_DESCRIPTIONS, Reason
 from calabash.model.network import NetworkKind
@@ -126,7 +127,7 @@ def test_every_field_of_a_request_for_a_slice_has_a_meaning() -> None:
 
 def test_every_command_has_a_heading_and_every_reason_a_row() -> None:
     page = (PAGES / "cli.md").read_text()
-    paths = [" ".join(path) for path, _ in reference.commands(cli, ("calabash",))]
+    paths = [" ".join(path) for path, _ in commands(cli, ("calabash",))]
     assert len(paths) > 20
     assert all(f"\n## {path}\n" in page for path in paths)
     reasons = (PAGES / "reasons.md").read_text()
@@ -134,7 +135,8 @@ def test_every_command_has_a_heading_and_every_reason_a_row() -> None:
 
 
 def test_every_command_says_what_it_does() -> None:
-    for path, command in reference.commands(cli, ("calabash",)):
+    for path, context in commands(cli, ("calabash",)):
+        command = context.command
         assert command.help, path
         for parameter in command.params:
             if isinstance(parameter, click.Option):
