@@ -96,7 +96,7 @@ BACKUP = Format(
     oldest=1,
     newest=1,
     data="file of `calabash backup create`, which also states its schema",
-    reader="`calabash restore`, before the database is replaced; an older schema is migrated",
+    reader="`calabash backup restore`, before the database is replaced; an older schema is migrated",
     hint="use the newer calabash that wrote it",
     reason=Reason.STORE_NEWER,
 )
