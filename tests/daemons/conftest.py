@@ -54,8 +54,17 @@ def world(shared: dict[str, World], tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def hold() -> str:
     """Compile the program that holds device memory (``programs/hold.c``); return its path."""
-    packages = Path(sysconfig.get_path("purelib"))
-    headers = packages / "nvidia" / "cu13" / "include"
-    source = Path(__file__).parent / "programs" / "hold.c"
+    return _tenant("hold")
+
+
+@pytest.fixture(scope="session")
+def grow() -> str:
+    """Compile the program that takes device memory as it is told (``programs/grow.c``); return its path."""
+    return _tenant("grow")
+
+
+def _tenant(name: str) -> str:
+    headers = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "include"
+    source = Path(__file__).parent / "programs" / f"{name}.c"
     libraries = [f"-L{NATIVE / 'simgpu'}", "-l:libcuda.so.1"]
-    return str(compiled("hold", ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-isystem", headers, source, *libraries]))
+    return str(compiled(name, ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-isystem", headers, source, *libraries]))

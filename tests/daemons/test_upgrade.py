@@ -1,0 +1,264 @@
+"""Upgrade of a pool while programs run on slices, and the refused downgrade.
+
+The older side is a wheel. By default it is built from this tree with an older version number; ``CALABASH_UPGRADE_FROM``
+names wheels of released versions, separated by colons, from which the pool is upgraded instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemons.world import World, until
+from tools import wheel
+
+import calabash
+from calabash.adapters.store import open_store
+from calabash.api import endpoints
+from calabash.model.errors import CalabashError, Reason
+from calabash.model.request import AllocationId
+from calabash.model.versions import JOURNAL, SLOT_PAGES, minor_version
+from calabash.node.slots.names import LIMITS_FILE
+
+OLDER_VERSION = "0.0.9"
+WHEELS = [name for name in os.environ.get("CALABASH_UPGRADE_FROM", "").split(":") if name] or [""]
+PROGRAMS = 20
+MEMORY_MIB, CORES = 1024, 10
+GAP_S = 0.001  # between two usage records of one allocation
+EDGE_S = 2.0  # between a grant or an end, and the usage record that begins or ends there
+
+
+class OlderProduct:
+    """The product of a wheel in an environment of its own, with the dependencies of this tree."""
+
+    def __init__(self, directory: Path, archive: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+        (packages,) = directory.glob("lib/python*/site-packages")
+        with zipfile.ZipFile(archive) as content:
+            content.extractall(packages)
+        for path in (packages / "calabash" / "_native").rglob("*"):
+            path.chmod(0o755)  # archives of Python have no permissions
+        (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        self.packages = packages
+        self.python = str(directory / "bin" / "python")
+        self.version = subprocess.check_output(
+            [self.python, "-c", "import calabash; print(calabash.__version__)"], text=True, cwd="/"
+        ).strip()
+
+    def command(self, *words: str) -> list[str]:
+        return [self.python, "-P", "-m", "calabash.cli.main", *words]
+
+
+def _renumbered(archive: Path, target: Path, version: str) -> Path:
+    """Write a copy of a wheel in which the product has another version."""
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(target, "w") as copy:
+        for item in source.infolist():
+            content = source.read(item)
+            if item.filename == "calabash/__init__.py":
+                content, count = re.subn(rb'__version__ = "[^"]+"', f'__version__ = "{version}"'.encode(), content)
+                assert count == 1
+            copy.writestr(item, content)
+    return target
+
+
+@pytest.fixture(scope="module", params=WHEELS, ids=lambda name: Path(name).stem or "tree")
+def older(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OlderProduct:
+    """Install the older version of the product."""
+    directory = tmp_path_factory.mktemp("older")
+    directory.chmod(0o755)
+    archive = Path(request.param)
+    if not request.param:
+        built = wheel.build(directory)
+        archive = _renumbered(built, directory / "older.whl", OLDER_VERSION)
+    return OlderProduct(directory / "venv", archive)
+
+
+class UpgradeWorld(World):
+    """Pool that is started from this tree or, if ``older`` is set, from an older version of the product."""
+
+    older: OlderProduct | None = None
+
+    def command(self) -> list[str]:
+        words = super().command()
+        return words if self.older is None else [self.older.python, "-P", *words[1:]]
+
+    def stop(self) -> None:
+        """Stop the pool as a service manager does."""
+        self.kill(signal.SIGTERM)
+
+    def refused_start(self) -> str:
+        """Start the pool, which must end by itself; return what it printed."""
+        done = subprocess.run(
+            self.command(), env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 1, done
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[UpgradeWorld]:
+    made = UpgradeWorld(tmp_path / "home", "4xA100-40GB")
+    yield made
+    made.close()
+
+
+class OlderProgram:
+    """Program that the older ``calabash run`` started on a slice."""
+
+    def __init__(self, older: OlderProduct, world: World, program: str, said: Path) -> None:
+        words = older.command("run", "--memory", f"{MEMORY_MIB}MiB", "--cores", str(CORES), "--", program)
+        self.said = said
+        with said.open("wb") as output:
+            self.process = subprocess.Popen(
+                words,
+                env={**world.environment, "CALABASH_HOME": str(world.home)},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.expected: list[str] = ["ready"]
+
+    def lines(self) -> list[str]:
+        return self.said.read_text().splitlines()
+
+    def answered(self) -> bool:
+        assert self.process.poll() is None, self.lines()
+        return len(self.lines()) >= len(self.expected)
+
+    def take(self, mib: int, answer: str) -> None:
+        """Let the program take memory; ``answer`` is expected."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{mib}\n".encode())
+        self.process.stdin.flush()
+        self.expected.append(f"{answer} {mib}")
+
+    def finish(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(timeout=60)
+
+    def maps(self) -> str:
+        return Path(f"/proc/{self.process.pid}/maps").read_text()
+
+
+def _all_answer(programs: Sequence[OlderProgram], mib: int, answer: str) -> None:
+    for program in programs:
+        program.take(mib, answer)
+    until(lambda: all(program.answered() for program in programs), what=f"all to answer: {answer} {mib}")
+    for program in programs:
+        assert program.lines() == program.expected, "the program noticed something else"
+
+
+def _ids(allocations: Sequence[dict[str, Any]]) -> dict[int, str]:
+    """Return the allocations by the process in them."""
+    return {pid: one["id"] for one in allocations for pid in one["pids"] if one["state"] == "running"}
+
+
+def _dump(journal: Path) -> list[str]:
+    with closing(sqlite3.connect(journal)) as connection:
+        return list(connection.iterdump())
+
+
+def _require_whole_accounts(journal: Path, ids: Sequence[str]) -> None:
+    """Check that the usage records of each allocation follow each other from its grant to its end."""
+    store = open_store(f"sqlite:///{journal}")
+    try:
+        records, ended = store.usage(), {one.id: one for one in store.allocations(ended=True)}
+    finally:
+        store.close()
+    for name in ids:
+        found = sorted((one for one in records if one.allocation == name), key=lambda one: one.from_s)
+        assert found, name
+        for before, after in pairwise(found):
+            assert abs(after.from_s - before.to_s) < GAP_S, (name, found)
+        length_s = found[-1].to_s - found[0].from_s
+        granted = ended[AllocationId(name)]
+        assert abs(found[0].from_s - granted.granted_at) < EDGE_S
+        assert abs(found[-1].to_s - granted.ended_at) < EDGE_S
+        assert sum(one.allocated_gpu_s for one in found) == pytest.approx(length_s * CORES / 100)
+        assert sum(one.memory_mib_s for one in found) == pytest.approx(length_s * MEMORY_MIB)
+
+
+def test_pool_is_upgraded_under_running_programs_and_a_downgrade_with_a_newer_journal_is_refused(
+    world: UpgradeWorld, older: OlderProduct, grow: str, tmp_path: Path
+) -> None:
+    world.older = older
+    assert world.up()["version"] == older.version
+    if minor_version(older.version) != minor_version(calabash.__version__):
+        with pytest.raises(CalabashError, match=f"the pool is calabash {older.version}") as refused:
+            world.client.send(endpoints.LIST_ALLOCATIONS)
+        assert refused.value.reason is Reason.VERSION_MISMATCH
+    programs = [OlderProgram(older, world, grow, tmp_path / f"said{number}") for number in range(PROGRAMS)]
+    try:
+        until(lambda: all(program.answered() for program in programs), what="all programs to start")
+        _all_answer(programs, 100, "taken")
+        assert all(str(older.packages) in program.maps() for program in programs), "they have the older library"
+
+        world.stop()
+        _all_answer(programs, 10, "taken")
+        world.older = None
+        assert world.up()["version"] == calabash.__version__
+        held = _ids(world.allocations())
+        assert sorted(held) == sorted(program.process.pid for program in programs)
+        _all_answer(programs, 20, "taken")
+        _all_answer(programs, MEMORY_MIB, "refused")
+        assert [program.finish() for program in programs] == [0] * PROGRAMS
+        until(lambda: not world.allocations(), what="all slices to be free")
+    finally:
+        for program in programs:
+            program.process.kill()
+            program.process.wait()
+    world.stop()
+    journal = world.home / "pool.db"
+    _require_whole_accounts(journal, list(held.values()))
+
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(JOURNAL.newest + 1),))
+    before = _dump(journal)
+    world.older = older
+    said = world.refused_start()
+    assert "error [store_newer]" in said
+    assert f"schema {JOURNAL.newest + 1}" in said
+    assert "hint: use the newer calabash that wrote it" in said
+    assert _dump(journal) == before
+
+
+def test_pool_refuses_a_slot_of_newer_pages_and_changes_nothing(world: UpgradeWorld, grow: str) -> None:
+    world.up()
+    program, held = world.running(grow, memory_mib=MEMORY_MIB, cores=CORES)
+    until(lambda: program.says("ready"), what="the program to start")
+    limits = world.slot_path(held["id"]) / LIMITS_FILE
+    world.stop()
+
+    def set_version(version: int) -> None:
+        with limits.open("r+b") as page:
+            page.seek(8)  # behind the magic number
+            page.write(struct.pack("<I", version))
+
+    (written,) = struct.unpack("<I", limits.read_bytes()[8:12])
+    set_version(SLOT_PAGES.newest + 1)
+    before = _dump(world.home / "pool.db")
+    said = world.refused_start()
+    assert "error [version_mismatch]" in said
+    assert f"page version {SLOT_PAGES.newest + 1}; calabash {calabash.__version__} supports page version 1 to" in said
+    assert "hint: start the calabash that granted the allocation" in said
+    assert program.alive()
+    assert _dump(world.home / "pool.db") == before
+    set_version(written)
+    world.up()
+    assert [one["id"] for one in world.allocations()] == [held["id"]]
+    os.write(program.stdin, b"100\n")
+    until(lambda: program.says("taken 100"), what="the program to go on")
