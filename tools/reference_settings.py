@@ -55,6 +55,7 @@ USER_VARIABLES: dict[str, dict[str, str]] = {
         "KUBECONFIG": "File with the address and credentials of the Kubernetes API server.",
         "KUBERNETES_SERVICE_HOST": "Address of the API server, which Kubernetes sets in pods.",
         "KUBERNETES_SERVICE_PORT": "Port of the API server, which Kubernetes sets in pods.",
+        "NOTIFY_SOCKET": "Socket of the service manager that waits for the readiness of a pool; systemd sets it.",
         "NODE_NAME": "Name of the node of the agent on Kubernetes, which the chart sets.",
         "XDG_CACHE_HOME": "Directory of caches, by default `~/.cache`: the programs of a network lab.",
         "XDG_CONFIG_HOME": "Directory of configuration files, by default `~/.config`: accounts on servers.",

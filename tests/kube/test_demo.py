@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.daemons.test_demo import SHORTFALL
+from tests.daemons.demo import SHORTFALL
 from tests.kube.needs import need
 
 ROOT = Path(__file__).resolve().parents[2]

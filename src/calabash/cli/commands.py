@@ -16,7 +16,7 @@ from calabash.cli.lazy import LazyGroup
 # The help is here so that listing commands imports no module.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run programs": {
-        "demo": ("demo.command:demo", "Run three tenants on one simulated card and check every limit."),
+        "demo": ("demo.command:demo", "Run three tenants on one card and check every limit."),
         "run": ("run.help:run", "Run a program on a slice of a GPU."),
         "job": ("pool.job:job", "Run commands in the background and show their output."),
         "ps": ("pool.view:ps", "List running programs and waiting requests."),
@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "down": ("pool.lifecycle:down", "Stop the pool."),
         "status": ("pool.lifecycle:status", "Show the pool: node, devices, database, console."),
         "doctor": ("pool.doctor:doctor", "Check the requirements and show what is missing."),
+        "service": ("service.command:service", "Run the pool as a systemd service."),
         "login": ("pool.login:login", "Log in to a pool on another machine, or to the console."),
         "backup": ("pool.backup:backup", "Back up the pool's database and restore it."),
     },
@@ -65,6 +66,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 _HERE_ONLY = {
     "run": "log in there, or use its devices from here: calabash run --remote",
     "demo": "run the demo on the pool's machine",
+    "service": "manage the service on the pool's machine",
     "up": "start the pool on its machine",
     "down": "stop the pool on its machine",
     "backup": "back up and restore on the pool's machine",

@@ -23,6 +23,7 @@ from calabash.adapters.gpu.library import shim_library, simulated_environment
 from calabash.adapters.gpu.protocol import DriverOptions
 from calabash.adapters.gpu.vendors import open_present
 from calabash.adapters.host.children import end_urgency
+from calabash.adapters.host.service_manager import report_ready
 from calabash.adapters.pool.client import socket_path
 from calabash.adapters.store import Store, absolute_url, open_store
 from calabash.api.gateway import ConsoleSettings
@@ -204,9 +205,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
     _keep_run_times(agent, pool.tenancy, stack)
     stack.enter_context(ControllerSupervisor(home, fabric=settings.fabric.run))
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.membership)
-    # uvicorn raises the signal that ended it again at its end; the handler then unwinds the stack.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _exit_by_signal)
+    _become_ready()
     server = Server(listeners, fairness, token_socket=token_socket, ending=networks.end)
     server.run(
         application(
@@ -222,6 +221,16 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         )
     )
     log.info("pool is down")
+
+
+def _become_ready() -> None:
+    """Report that the start is complete, as the sockets listen, and let signals unwind the stack from now on.
+
+    uvicorn raises the signal that ended it again at its end.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _exit_by_signal)
+    report_ready()
 
 
 def _starting(step: str) -> None:

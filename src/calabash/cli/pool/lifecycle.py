@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import click
 
 from calabash.adapters.host.children import AUTHORITIES, DATABASE, LIBRARIES, PACKAGES, become_module, start_module
+from calabash.adapters.host.service_manager import NOTIFY_SOCKET
 from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client, home, own_client, uses_system_pool
@@ -71,7 +72,7 @@ def up(*, sim: str | None, db: str | None, on_unmanaged: str, console: str, inse
     words += ["--sim", sim] if sim else []
     url = _absolute(db) if db else ""
     if foreground:
-        become_module(DAEMON, *words, *(["--db", url] if url else []), inherit=INHERITED)
+        become_module(DAEMON, *words, *(["--db", url] if url else []), inherit=(*INHERITED, NOTIFY_SOCKET))
     if url:
         # A URL may carry a password; a daemon's command line can be read by every user, and its environment too.
         words += ["--db", "-"]

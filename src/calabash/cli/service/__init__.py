@@ -1,0 +1,1 @@
+"""``calabash service``: the pool of this machine as a systemd service."""
