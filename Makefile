@@ -91,7 +91,7 @@ docs: ready ## regenerate docs/reference, and what the chart has from the produc
 	@$(RUN) python -m tools.reference_api
 
 site: ready ## the documentation site, in build/site; fails on dead links
-	@NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --strict
 
 clean: ## remove what was built
 	rm -rf build dist src/calabash/_native .tools
