@@ -15,7 +15,7 @@ from calabash.cli import output
 from calabash.cli.kubectl import access as kubectl_access
 from calabash.cli.kubectl.pods import amounts, in_turn, queue_of, waiting_row, waits
 from calabash.cli.output import Column, Row, dash, table
-from calabash.cli.pool.top import DEVICES, REASON, SHARE, USED, show
+from calabash.cli.pool.top import DEVICES, REASON, SHARE, USED, header, ordered, show, sort_option
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib, parse_duration_s
 
@@ -212,18 +212,21 @@ def _known(slices: Sequence[Row], name: str) -> int | None:
     return sum(told) if told or not slices else None
 
 
-def screen(found: Reading, by: str = "", width: int = 0, *, wide: bool = False) -> str:
-    """Return the tables of devices, slices and waiting pods, cut to ``width`` columns unless it is 0.
+def screen(found: Reading, by: str = "", width: int = 0, *, wide: bool = False, sort: str = "device") -> str:
+    """Return totals and the tables of devices, slices and waiting pods, cut to ``width`` columns unless it is 0.
 
     Args:
         by: ``node``, ``namespace`` or ``queue`` to return one table with sums instead; "" for none.
         wide: True to show all columns.
+        sort: order of the slices.
     """
     if by:
         return table(_group_columns(by), grouped(found, by), width)
     cut = [line if not width else line[:width] for line in found.remarks]
-    blocks = ["\n".join([table(DEVICE_COLUMNS, found.devices, width), *cut])]
-    blocks.append(table([c for c in SLICE_COLUMNS if wide or not c.wide], found.slices, width))
+    pods = len({(row["namespace"], row["pod"]) for row in found.slices})
+    totals = header(found.devices, f"{pods} pod{'' if pods == 1 else 's'}", len(found.waiting), width)
+    blocks = ["\n".join(totals), "\n".join([table(DEVICE_COLUMNS, found.devices, width), *cut])]
+    blocks.append(table([c for c in SLICE_COLUMNS if wide or not c.wide], ordered(found.slices, sort), width))
     if found.waiting:
         blocks.append(table(WAITING_COLUMNS, found.waiting, width))
     return "\n\n".join(blocks)
@@ -238,6 +241,7 @@ def screen(found: Reading, by: str = "", width: int = 0, *, wide: bool = False) 
 @click.option(
     "--by", type=click.Choice(GROUPS), help="Show sums by node, by namespace (a tenant of the cluster) or by queue."
 )
+@sort_option
 @click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--interval", default=_EVERY, show_default=True, metavar="TIME", help="Interval of --watch.")
 @kubectl_access.options
@@ -249,6 +253,7 @@ def top(
     node: str,
     queue: str,
     by: str | None,
+    sort: str,
     watch: bool,
     interval: str,
     kubeconfig: str,
@@ -274,7 +279,7 @@ def top(
         for line in dict.fromkeys(f"{s['namespace']}/{s['pod']}" for s in read(client, chosen).slices):
             click.echo(line)
     else:
-        show(_frames(client, chosen, by or "", wide=fmt == "wide"), pause_s if watch else 0.0)
+        show(_frames(client, chosen, by or "", wide=fmt == "wide", sort=sort), pause_s if watch else 0.0)
 
 
 def _body(found: Reading, by: str) -> dict[str, Any]:
@@ -283,14 +288,14 @@ def _body(found: Reading, by: str) -> dict[str, Any]:
     return {"devices": list(found.devices), "slices": list(found.slices), "waiting": list(found.waiting)}
 
 
-def _frames(client: KubeClient, chosen: Chosen, by: str, *, wide: bool) -> Callable[[int], str]:
+def _frames(client: KubeClient, chosen: Chosen, by: str, *, wide: bool, sort: str = "device") -> Callable[[int], str]:
     """Return a function that reads and draws the view; if the cluster does not answer, the last view and the error."""
     last = ""
 
     def frame(width: int) -> str:
         nonlocal last
         try:
-            last = screen(read(client, chosen), by, 0 if wide else width, wide=wide)
+            last = screen(read(client, chosen), by, 0 if wide else width, wide=wide, sort=sort)
         except CalabashError as error:
             if not last or error.reason is not Reason.API_DOWN:
                 raise

@@ -1,9 +1,9 @@
-"""``calabash top``: a live view of devices and allocations, with their shares, memory caps and use."""
+"""``calabash top``: a live view of totals, devices and allocations, with their shares, memory limits and use."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -15,17 +15,39 @@ from calabash.cli.output import Column, Row, command_line, dash, table
 from calabash.cli.pool.view import unmanaged_lines
 from calabash.model.units import format_mib, parse_duration_s
 
+SORTS = ("device", "compute", "memory", "tenant")
+_STYLES = (  # pattern of text and its style on terminals; later ones replace earlier ones
+    (r"(?m)^[A-Z][A-Z /]+$", "bold"),
+    (r"█+(?=·* +[0-9]{1,2}%)", "green"),
+    (r"█+(?=·* +[78][0-9]%)", "yellow"),
+    (r"█+(?=·* +(9[0-9]|[0-9]{3})%)", "red"),
+    (r"\b(degraded|[1-9][0-9]* waiting)\b", "yellow"),
+    (r"\b(unhealthy|failed|[1-9][0-9]* not healthy)\b", "red"),
+)
+sort_option = click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="device",
+    show_default=True,
+    help="Order of the slices: by device, by compute or memory in use (largest first), or by tenant.",
+)
+
 
 @click.command()
 @click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two updates.")
 @click.option("--once", is_flag=True, help="Print the present state once and exit.")
-def top(interval: str, once: bool) -> None:
-    """Show devices, slices and waiting requests, and update the view until Ctrl-C."""
+@sort_option
+def top(interval: str, sort: str, *, once: bool) -> None:
+    """Show totals, devices, slices and waiting requests, and update the view until Ctrl-C.
+
+    Colours are used on terminals only, and not if NO_COLOR is set.
+    """
     pause_s = max(0.1, parse_duration_s(interval))
     pool = client()
 
     def frame(width: int) -> str:
-        return screen(pool.items(endpoints.LIST_DEVICES), pool.items(endpoints.LIST_ALLOCATIONS), width)
+        devices, allocations = pool.items(endpoints.LIST_DEVICES), pool.items(endpoints.LIST_ALLOCATIONS)
+        return screen(devices, allocations, width, sort=sort)
 
     show(frame, 0.0 if once else pause_s)
 
@@ -38,27 +60,43 @@ def show(frame: Callable[[int], str], pause_s: float) -> None:
 
     console = Console()
 
-    def text() -> str:
-        # the console's width follows the terminal's window; a pipe has no width
-        return frame(console.width if console.is_terminal else 0)
+    if not console.is_terminal:
+        click.echo(frame(0))  # a pipe has no width
+        return
 
-    if not pause_s or not console.is_terminal:
-        click.echo(text())
+    def text() -> Text:
+        styled = Text(frame(console.width), no_wrap=True)  # the width follows the terminal's window
+        for pattern, style in _STYLES:
+            styled.highlight_regex(pattern, style)
+        return styled
+
+    if not pause_s:
+        console.print(text(), soft_wrap=True)
         return
     try:
-        with Live(Text(text(), no_wrap=True), console=console, screen=True, auto_refresh=False) as live:
+        with Live(text(), console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(pause_s)
-                live.update(Text(text(), no_wrap=True), refresh=True)
+                live.update(text(), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]], width: int = 0) -> str:
-    """Return tables of devices, their unmanaged processes, slices and waiting requests, cut to ``width`` columns unless 0."""
+def screen(
+    devices: list[dict[str, Any]], allocations: list[dict[str, Any]], width: int = 0, *, sort: str = "device"
+) -> str:
+    """Return totals and tables of devices, their unmanaged processes, slices and waiting requests.
+
+    Args:
+        width: number of columns; 0 for no limit.
+        sort: order of the slices, one of ``SORTS``.
+    """
     waiting = [a for a in allocations if a["state"] == "pending"]
-    slices = [{**a, **part} for a in allocations for part in a["slices"]]
+    slices = ordered([{**a, **part} for a in allocations for part in a["slices"]], sort)
+    programs = len({row["id"] for row in slices})
     shown = [
+        *header(devices, f"{programs} program{'' if programs == 1 else 's'}", len(waiting), width),
+        "",
         table(DEVICES, devices, width),
         *(line if not width else line[:width] for line in unmanaged_lines(devices)),
     ]
@@ -66,6 +104,40 @@ def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]], wid
     if waiting:
         blocks.append(table(_WAITING, waiting, width))
     return "\n\n".join(blocks)
+
+
+def header(devices: Sequence[Row], programs: str, waiting: int, width: int = 0) -> list[str]:
+    """Return the totals as lines of at most ``width`` columns: devices, memory, compute, programs, waiting requests."""
+    used = [row["memory_used_mib"] for row in devices if row.get("memory_used_mib") is not None]
+    busy = [row["utilization_percent"] for row in devices if row.get("utilization_percent") is not None]
+    wrong = sum(row["health"] != "healthy" for row in devices)
+    total = format_mib(sum(row["memory_mib"] for row in devices))
+    promised = sum(row["core_allocated_percent"] for row in devices)
+    fields = [
+        f"{len(devices)} device{'' if len(devices) == 1 else 's'}" + (f" ({wrong} not healthy)" if wrong else ""),
+        f"memory {format_mib(sum(used)) if used else '-'} of {total} used",
+        f"compute {f'{sum(busy):.0f}%' if busy else '-'} of {100 * len(devices)}% busy, {promised}% promised",
+        programs,
+        f"{waiting} waiting",
+    ]
+    lines = [fields[0]]
+    for text in fields[1:]:
+        if width and len(lines[-1]) + len(text) + 3 > width:
+            lines.append(text)
+        else:
+            lines[-1] += f"   {text}"
+    return [line if not width else line[:width] for line in lines]
+
+
+def ordered(slices: Sequence[Row], sort: str) -> list[Row]:
+    """Return slices in the order of ``--sort``; slices without a known use are last."""
+    if sort == "compute":
+        return sorted(slices, key=lambda row: -(row.get("core_used_percent") or 0))
+    if sort == "memory":
+        return sorted(slices, key=lambda row: -(row.get("memory_used_mib") or 0))
+    if sort == "tenant":
+        return sorted(slices, key=lambda row: (row.get("tenant") or row.get("namespace", ""), row["device_index"]))
+    return sorted(slices, key=lambda row: (row.get("node", ""), row["device_index"]))
 
 
 def bar(percent: float, width: int = 10) -> str:

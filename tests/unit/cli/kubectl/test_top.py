@@ -33,7 +33,9 @@ def test_it_shows_devices_slices_and_who_waits_with_what_is_used(
     use(world)
     world.pod("waits", waits="no room", annotations=asks(2, memory_mib=8192, core_percent=30))
     assert run("top") == 0
-    devices, slices, waiting = tables(capsys.readouterr().out)
+    totals, devices, slices, waiting = tables(capsys.readouterr().out)
+    assert totals[0][0] == "2 devices"
+    assert totals[0][-2:] == ["1 pod", "1 waiting"]
     assert devices[0] == ["NODE", "GPU", "MODEL", "HEALTH", "BUSY", "USED", "TOTAL", "CORES"]
     assert devices[1] == ["node1", "0", "Tesla T4", "healthy", "████······ 41%", "4.9GiB", "15GiB", "30%"]
     assert devices[2][4:] == ["-", "-", "15GiB", "0%"]
@@ -45,7 +47,7 @@ def test_it_shows_devices_slices_and_who_waits_with_what_is_used(
 
 def test_what_no_agent_tells_is_a_dash_and_not_a_zero(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("top") == 0
-    _, slices = tables(capsys.readouterr().out)
+    *_, slices = tables(capsys.readouterr().out)
     assert slices[1][-3:] == ["-", "8GiB", "-"]
 
 
@@ -89,7 +91,7 @@ def test_it_sums_by_node_namespace_or_queue(
 def test_who_may_not_see_namespaces_sees_the_rest(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.may_not("namespaces")
     assert run("top", "-A") == 0
-    assert tables(capsys.readouterr().out)[1][1][2] == "-"
+    assert tables(capsys.readouterr().out)[2][1][2] == "-"
 
 
 def test_a_cluster_that_stops_answering_is_told_below_what_was_seen_last(world: World) -> None:
