@@ -30,7 +30,7 @@ def problem_of_fragment(name: str, text: str) -> str:
 
 
 def unknown_commands(text: str) -> list[str]:
-    """Return the commands in ``text``, between backquotes, that the command tree does not have.
+    """Return the commands in ``text``, between backquotes, that the command tree does not have or hides.
 
     ``a|b`` names two commands. Words after the last command of a path are arguments.
     """
@@ -48,7 +48,7 @@ def _is_command(start: str, path: tuple[str, ...]) -> bool:
         if not isinstance(command, click.Group) or word.startswith("-"):
             return True
         child = command.get_command(context, word)
-        if child is None:
+        if child is None or child.hidden:
             return False
         command = child
     return True
@@ -86,6 +86,6 @@ def test_the_commands_in_the_change_log_exist() -> None:
     assert not unknown_commands(text)
 
 
-def test_a_command_that_does_not_exist_is_found() -> None:
-    text = "`calabash device mig show|cut`, `calabash run --cores 3`, and\n  `kubectl calabash\n  drain` `calabash top`"
-    assert unknown_commands(text) == ["calabash device mig cut"]
+def test_a_command_that_does_not_exist_or_is_hidden_is_found() -> None:
+    text = "`calabash device mig show|cut`, `calabash run --cores 3`, and\n  `kubectl calabash\n  drain`, `calabash vpc list`"
+    assert unknown_commands(text) == ["calabash device mig cut", "calabash vpc list"]
