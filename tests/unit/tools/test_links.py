@@ -12,6 +12,7 @@ CLICKS_MAX = 3
 # Frequent tasks: the page that describes each, and words by which a reader recognises the answer.
 TASKS = {
     "run a program on a slice": ("docs/tutorial/first-slice.md", "calabash run --memory"),
+    "install as a service": ("docs/how-to/install.md", "calabash service install"),
     "give a team a quota": ("docs/how-to/tenants.md", "--guarantee"),
     "install on Kubernetes": ("docs/how-to/install-on-kubernetes.md", "helm install"),
     "find out why a pod waits": ("docs/how-to/find-out-why-a-request-waits.md", "kubectl calabash why"),
