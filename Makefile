@@ -8,7 +8,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(RUN) pytest tests
 # Tests of whole systems wait for most of their time, so that twice as many as there are cores keep the cores busy.
 WAITING := $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: help setup native demo kube-demo net-lab test test-all repeat test-changed examples soak lint format bench image sanitize stubs docs site clean
+.PHONY: help setup native demo kube-demo net-lab test test-all repeat test-changed examples soak lint format bench image dist sanitize stubs docs site clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -78,6 +78,9 @@ bench: ready ## all benchmarks; results go to docs/measurements/
 
 image: ready ## the product's image as an OCI archive, in build/image, without a registry or a container engine
 	@$(RUN) python -m tools.image
+
+dist: ready ## a release in dist/: wheels, source distribution, image, chart, SBOM and SHA256SUMS
+	@$(RUN) python -m tools.dist
 
 sanitize: ready ## the native tests under address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory -C native sanitize

@@ -105,7 +105,7 @@ def fetched(machine: str) -> Path:
 
 def fetch() -> None:
     """Fill the caches of Debian and Python packages for the other machines. Raises PackagesError."""
-    for machine in _possible()[1:]:
+    for machine in possible_machines()[1:]:
         fetched(machine).unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="calabash-image-") as scratch, ThreadPoolExecutor(3) as several:
             assemble(Path(scratch) / machine, machine, several)
@@ -234,7 +234,7 @@ def _sbom(packages: list[DebianPackage], base: Path, libraries: Path) -> str:
     return sbom.document("calabash", calabash.__version__, [*debs, *sbom.python_packages(libraries / _SITE)])
 
 
-def _possible() -> list[str]:
+def possible_machines() -> list[str]:
     """Machines for which there is a compiler, this one first."""
     own = platform.machine()
     others = [name for name in wheel.MACHINES if name != own and shutil.which(f"{name}-linux-gnu-gcc")]
@@ -259,7 +259,7 @@ def main() -> int:
         if arguments.fetch:
             fetch()
             return 0
-        built = build(arguments.out, arguments.arch or _possible())
+        built = build(arguments.out, arguments.arch or possible_machines())
     except PackagesError as error:
         print(f"error: {error}", file=sys.stderr)
         print("hint: it needs a Debian with package lists (apt-get update), and the packages' servers", file=sys.stderr)
