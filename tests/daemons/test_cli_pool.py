@@ -304,7 +304,7 @@ def test_a_gang_that_does_not_fit_as_a_whole_takes_nothing(terminal: Terminal, w
 
 
 def test_a_queue_is_made_shown_limits_and_goes(terminal: Terminal) -> None:
-    assert terminal("queue", "create", "vision", "--deserved", "0.5", "--limit", "0.5").stdout == "vision\n"
+    assert terminal("queue", "create", "vision", "--guarantee", "0.5", "--limit", "0.5").stdout == "vision\n"
     holder = terminal.start_holder("--queue", "vision", *HALF)
     (row,) = [q for q in terminal.items("queue", "list") if q["name"] == "vision"]
     assert (row["limit"], row["deserved"], row["allocated"], row["pending"]) == (0.5, 0.5, 0.5, 0)
@@ -319,8 +319,8 @@ def test_a_queue_is_made_shown_limits_and_goes(terminal: Terminal) -> None:
 
 
 def test_a_borrower_gives_way_to_the_queue_that_deserves_the_cards(terminal: Terminal, world: World) -> None:
-    terminal("queue", "create", "owner", "--deserved", "2")
-    terminal("queue", "create", "guest", "--deserved", "0")
+    terminal("queue", "create", "owner", "--guarantee", "2")
+    terminal("queue", "create", "guest", "--guarantee", "0")
     guests = [terminal.start_holder("--queue", "guest", *WHOLE) for _ in range(2)]
     job = terminal.start("run", "--queue", "owner", *WHOLE, "--wait", "30s", "--", "echo", "mine again")
     assert job.code() == 0

@@ -30,9 +30,9 @@ QUEUE = ("parent", "deserved", "limit", "weight", "users", "groups")
 
 
 def test_queue_set_changes_only_what_is_named(pool: Terminal) -> None:
-    pool("queue", "create", "top", "--deserved", "2")
+    pool("queue", "create", "top", "--guarantee", "2")
     pool(
-        *("queue", "create", "prod", "--parent", "top", "--deserved", "1", "--limit", "2", "--weight", "3"),
+        *("queue", "create", "prod", "--parent", "top", "--guarantee", "1", "--limit", "2", "--weight", "3"),
         *("--users", "games,news", "--groups", "mail"),
     )
     before: tuple[Any, ...] = ("top", 1.0, 2.0, 3.0, ["games", "news"], ["mail"])
@@ -40,7 +40,7 @@ def test_queue_set_changes_only_what_is_named(pool: Terminal) -> None:
     for words, place, value in (
         (("--weight", "2"), 3, 2.0),
         (("--limit", "none"), 2, None),
-        (("--deserved", "0.5"), 1, 0.5),
+        (("--guarantee", "0.5"), 1, 0.5),
         (("--groups", ""), 5, []),
         (("--parent", ""), 0, ""),
         (("--users", "games"), 4, ["games"]),
@@ -51,7 +51,7 @@ def test_queue_set_changes_only_what_is_named(pool: Terminal) -> None:
 
 
 def test_users_and_groups_of_a_queue_are_added_and_removed_one_by_one(pool: Terminal) -> None:
-    pool("queue", "create", "lists", "--deserved", "0.1", "--users", "games", "--groups", "mail")
+    pool("queue", "create", "lists", "--guarantee", "0.1", "--users", "games", "--groups", "mail")
     pool("queue", "set", "lists", "--add-user", "news", "--add-user", "lp,games", "--add-group", "news")
     assert chosen(row(pool, "queue", "lists"), "users", "groups") == (["games", "news", "lp"], ["mail", "news"])
     pool("queue", "set", "lists", "--remove-user", "news", "--remove-group", "mail")
@@ -127,7 +127,7 @@ def test_notification_keeps_what_set_does_not_name(pool: Terminal) -> None:
 
 @pytest.mark.parametrize("kind", ["tenant", "queue"])
 def test_guarantee_of_more_devices_than_there_are_is_set_with_a_warning(pool: Terminal, kind: str) -> None:
-    option = {"tenant": "--guarantee", "queue": "--deserved"}[kind]
+    option = {"tenant": "--guarantee", "queue": "--guarantee"}[kind]
     done = pool(kind, "create", "large", option, "99")
     assert done.stdout == "large\n"
     (line,) = done.stderr.splitlines()

@@ -57,7 +57,9 @@ def test_page_or_plot_without_the_library_for_it_is_refused_before_the_first_run
         "u.find_spec = lambda name, *rest: None if name == 'matplotlib' else found(name, *rest)\n"
     )
     terminal.environment["PYTHONPATH"] = str(tmp_path)
-    said = terminal.refused(1, *openb, "--seeds", "1", target, str(tmp_path / "out.png"), "--json", str(tmp_path / "j"))
+    said = terminal.refused(
+        1, *openb, "--seeds", "1", target, str(tmp_path / "out.png"), "--results", str(tmp_path / "j")
+    )
     assert "hint: pip install 'calabash[reports]'" in said
     assert not (tmp_path / "j").exists()
 
@@ -69,7 +71,7 @@ def test_every_policy_and_seed_has_its_figures_in_the_json(
     terminal: Terminal, openb: tuple[str, ...], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.json"
-    done = terminal(*openb, "--policy", "pgb,fgd", "--seeds", "42-44", "--json", str(out))
+    done = terminal(*openb, "--placement", "pgb,fgd", "--seeds", "42-44", "--results", str(out))
     assert [line.split()[2] for line in done.stdout.splitlines()[1:]] == ["pgb", "fgd"]
     assert done.stderr == ""  # no progress bar on a stream that is no terminal
     body = json.loads(out.read_text())
@@ -94,7 +96,7 @@ def test_the_same_seed_gives_the_same_figures_however_many_run_at_a_time(
 ) -> None:
     first, second = tmp_path / "1.json", tmp_path / "2.json"
     for out, jobs in ((first, "1"), (second, "2")):
-        terminal(*openb, "--policy", "fgd,random", "--seeds", "1,2", "--jobs", jobs, "--json", str(out))
+        terminal(*openb, "--placement", "fgd,random", "--seeds", "1,2", "--jobs", jobs, "--results", str(out))
     drop = {"elapsed_s", "wall_s", "seconds", "decision_p50_us", "decision_p99_us"}
     one, two = figures(first), figures(second)
     assert set(one) == set(two)
@@ -104,8 +106,8 @@ def test_the_same_seed_gives_the_same_figures_however_many_run_at_a_time(
 
 def test_requests_that_depart_and_defragmentation(terminal: Terminal, openb: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    words = ("--seeds", "1", "--jobs", "1", "--json", str(out))
-    terminal(*openb, *words, "--churn", "--load", "0.9", "--defrag", "--policy", "pgb,fgd")
+    words = ("--seeds", "1", "--jobs", "1", "--results", str(out))
+    terminal(*openb, *words, "--churn", "--load", "0.9", "--defrag", "--placement", "pgb,fgd")
     assert {r["policy"] for r in json.loads(out.read_text())["runs"]} == {"pgb", "fgd"}
     assert "--churn" in terminal.refused(2, *openb, *words, "--load", "0.9")
     assert "--churn" in terminal.refused(2, *openb, *words, "--defrag")
@@ -118,7 +120,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     terminal: Terminal, openb: tuple[str, ...], tmp_path: Path, jobs: str
 ) -> None:
     out, partial = tmp_path / "out.json", tmp_path / "out.json.partial.jsonl"
-    words = (*openb, "--policy", "fgd", "--seeds", "1-60", "--jobs", jobs, "--json", str(out))
+    words = (*openb, "--placement", "fgd", "--seeds", "1-60", "--jobs", jobs, "--results", str(out))
     job = terminal.start(*words)
 
     def kept() -> dict[int, float]:
@@ -144,7 +146,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
 def test_ctrl_c_at_a_terminal_reaches_workers_that_are_just_starting_and_they_say_nothing(
     terminal: Terminal, openb: tuple[str, ...], tmp_path: Path
 ) -> None:
-    words = ("--policy", "fgd", "--seeds", "1-60", "--jobs", "4", "--json", str(tmp_path / "out.json"))
+    words = ("--placement", "fgd", "--seeds", "1-60", "--jobs", "4", "--results", str(tmp_path / "out.json"))
     job = terminal.start(*openb, *words, own_group=True)
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
     until(lambda: len(children.read_text().split()) >= 4, what="workers to start")
@@ -158,7 +160,7 @@ def test_a_run_cut_off_in_the_middle_of_a_line_goes_on(
     terminal: Terminal, openb: tuple[str, ...], tmp_path: Path
 ) -> None:
     out, partial = tmp_path / "out.json", tmp_path / "out.json.partial.jsonl"
-    words = (*openb, "--policy", "fgd", "--seeds", "1-3", "--jobs", "1", "--json", str(out))
+    words = (*openb, "--placement", "fgd", "--seeds", "1-3", "--jobs", "1", "--results", str(out))
     partial.write_text('{"experiment": "x", "resu')
     terminal(*words)
     assert len(json.loads(out.read_text())["runs"]) == 3
@@ -191,13 +193,13 @@ def test_a_broken_trace_is_named_with_file_line_and_a_hint(
     terminal: Terminal, openb: tuple[str, ...], line: int, change: Callable[[str], str]
 ) -> None:
     edited(openb[-1], line, change)
-    assert f"{openb[-1]}:{line}: " in terminal.refused(1, *openb, "--seeds", "1", "--policy", "fgd")
+    assert f"{openb[-1]}:{line}: " in terminal.refused(1, *openb, "--seeds", "1", "--placement", "fgd")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"\n\n\n", NODES_HEAD.encode(), b"a" * 100_000])
 def test_a_file_that_is_no_trace_is_named(terminal: Terminal, openb: tuple[str, ...], content: bytes) -> None:
     Path(openb[3]).write_bytes(content)
-    assert openb[3] in terminal.refused(1, *openb, "--seeds", "1", "--policy", "fgd")
+    assert openb[3] in terminal.refused(1, *openb, "--seeds", "1", "--placement", "fgd")
 
 
 def test_files_that_are_not_there_or_are_folders(terminal: Terminal, tmp_path: Path) -> None:
@@ -220,22 +222,22 @@ def test_seeds_that_are_none_are_wrong_usage(terminal: Terminal, openb: tuple[st
 
 
 def test_an_unknown_policy_is_told_the_known_ones(terminal: Terminal, openb: tuple[str, ...]) -> None:
-    assert "pgb" in terminal.refused(2, *openb, "--policy", "pgb,magic", "--seeds", "1")
+    assert "pgb" in terminal.refused(2, *openb, "--placement", "pgb,magic", "--seeds", "1")
 
 
 def test_output_that_cannot_be_written_is_told_before_anything_runs(
     terminal: Terminal, openb: tuple[str, ...], tmp_path: Path
 ) -> None:
     # So many runs that the time limit of a command would be over before a late answer came.
-    words = (*openb, "--seeds", "1-3000", "--jobs", "1", "--policy", "fgd")
-    terminal.refused(3, *words, "--json", str(tmp_path / "no" / "out.json"))
-    assert "directory" in terminal.refused(2, *words, "--json", str(tmp_path))
+    words = (*openb, "--seeds", "1-3000", "--jobs", "1", "--placement", "fgd")
+    terminal.refused(3, *words, "--results", str(tmp_path / "no" / "out.json"))
+    assert "directory" in terminal.refused(2, *words, "--results", str(tmp_path))
     terminal.refused(2, *words, "--plot", str(tmp_path / "out.bmp"))
 
 
 def test_page_and_plots_are_written(terminal: Terminal, openb: tuple[str, ...], tmp_path: Path) -> None:
     html, png, svg = (tmp_path / name for name in ("out.html", "out.png", "out.svg"))
-    words = (*openb, "--seeds", "1", "--policy", "fgd,random", "--jobs", "1")
+    words = (*openb, "--seeds", "1", "--placement", "fgd,random", "--jobs", "1")
     terminal(*words, "--html", str(html), "--plot", str(png))
     terminal(*words, "--plot", str(svg))
     assert png.read_bytes().startswith(b"\x89PNG")

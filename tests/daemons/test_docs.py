@@ -27,7 +27,7 @@ PERSON_S = 60.0  # between two commands
 PAUSE_S = float(os.environ.get("CALABASH_DOCS_PAUSE_S", "2"))
 RUN_S = 240.0  # for the commands of a page
 # The tree is set up already. Pages that need a downloaded trace or a cluster are not tested here.
-_ELSEWHERE = re.compile(r"^(git clone|make |nvidia-ctk |kubectl |calabash sim openb|    --policy pgb,fgd --seeds)")
+_ELSEWHERE = re.compile(r"^(git clone|make |nvidia-ctk |kubectl |calabash sim openb|    --placement pgb,fgd --seeds)")
 _DURATION = re.compile(r"(--(?:seconds|wait|keep|grace) )([0-9.]+)([smhd]?)\b")
 _BACKGROUND = re.compile(r"[^&]&[ ]*(#.*)?$", re.MULTILINE)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}

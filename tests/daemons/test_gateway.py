@@ -291,7 +291,7 @@ def test_the_command_line_works_from_elsewhere_with_a_token_and_says_what_does_n
     link = f"{url}/login#{_token(world, login=True)}"
     assert "logged in" in far("login", url, stdin=f"{link}\n").stdout
     assert "Tesla T4" in far("--server", url, "smi").stdout
-    far("--server", url, "queue", "create", "far", "--deserved", "1")
+    far("--server", url, "queue", "create", "far", "--guarantee", "1")
     assert "far" in [q["name"] for q in world.client.get("/v1/queues")["items"]]
     there = Terminal(tmp_path / "nowhere", tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"), CALABASH_SERVER=url)
     assert str(world.home) in there("status").stdout

@@ -172,8 +172,8 @@ def test_a_program_of_a_lease_that_has_ended_has_no_device(site: RemoteSite, cli
 
 
 def test_the_benchmark_measures_a_line_and_a_longer_one(site: RemoteSite, client: Terminal) -> None:
-    near = json.loads(client("remote", "bench", "--quick", "--json").stdout)
-    far = json.loads(client("remote", "bench", "--quick", "--json", "--rtt", "20ms").stdout)
+    near = json.loads(client("remote", "bench", "--quick", "-o", "json").stdout)
+    far = json.loads(client("remote", "bench", "--quick", "-o", "json", "--rtt", "20ms").stdout)
     assert near["launches_per_s"] > 1000
     assert [copy["mib"] for copy in near["copies"]] == [1, 16]
     assert far["sync_us"] >= 20_000 > near["sync_us"]

@@ -50,7 +50,9 @@ def _drivers(pool: World) -> list[str]:
 def test_a_card_goes_to_a_machine_of_libvirt_stays_through_a_killed_pool_and_comes_back(
     pool: World, terminal: Terminal, tmp_path: Path
 ) -> None:
-    made = json.loads(terminal("device", "vm", "attach", "--gpu", "0", "--to", "libvirt:web1", "-o", "json").stdout)
+    made = json.loads(
+        terminal("device", "vm", "attach", "--gpu", "0", "--machine", "libvirt:web1", "-o", "json").stdout
+    )
     assert (made["kind"], made["domain"], len(made["devices"])) == ("Attachment", "web1", 1)
     log = (tmp_path / "virsh.log").read_text()
     assert "attach-device --current --domain web1" in log
@@ -91,7 +93,7 @@ def test_the_xml_names_the_very_function_that_was_bound(pool: World, terminal: T
 
 def test_what_a_machine_refuses_is_given_back_at_once(pool: World, terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "refuses").write_text("attach-device")
-    said = terminal.refused(1, "device", "vm", "attach", "--gpu", "0", "--to", "libvirt:web1")
+    said = terminal.refused(1, "device", "vm", "attach", "--gpu", "0", "--machine", "libvirt:web1")
     assert "virsh attach-device of web1: error: Requested operation is not valid" in said
     until(lambda: _drivers(pool) == ["nvidia", "nvidia"], what="the card to be back")
     assert terminal.items("device", "vm", "list") == []
@@ -105,16 +107,16 @@ def test_a_card_in_use_and_requests_that_make_no_sense_are_refused_with_a_hint(p
     job.finish()
     for code, words in (
         (2, ("attach", "--gpu", "0")),
-        (2, ("attach", "--gpu", "0", "--xml", "--to", "libvirt:x")),
-        (2, ("attach", "--gpu", "0", "--to", "web1")),
-        (2, ("attach", "--gpu", "0", "--to", "libvirt:-x")),
+        (2, ("attach", "--gpu", "0", "--xml", "--machine", "libvirt:x")),
+        (2, ("attach", "--gpu", "0", "--machine", "web1")),
+        (2, ("attach", "--gpu", "0", "--machine", "libvirt:-x")),
         (3, ("attach", "--gpu", "9", "--xml")),
         (5, ("attach", "--gpu", "0", "--vf", "A100-10C", "--xml")),
         (3, ("detach", "web1")),
     ):
         assert "hint: " in terminal.refused(code, "device", "vm", *words)
     assert "exclude each other" in terminal.refused(
-        2, "device", "vm", "attach", "--gpu", "0", "--xml", "--to", "libvirt:x"
+        2, "device", "vm", "attach", "--gpu", "0", "--xml", "--machine", "libvirt:x"
     )
 
 

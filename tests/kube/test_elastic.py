@@ -67,7 +67,7 @@ def serve_metrics(cluster: Cluster, directory: Path) -> None:
     file = directory / "metrics.kubeconfig"
     file.write_text(json.dumps(config))
     program = [str(Path(sys.executable).with_name("calabash")), "serve", "metrics", "--kubeconfig", str(file)]
-    cluster.start_program("metrics", [*program, "--port", str(PORT)])
+    cluster.start_program("metrics", [*program, "--listen-port", str(PORT)])
 
     def available() -> bool:
         found = api.get(f"/apis/apiregistration.k8s.io/v1/apiservices/{REGISTERED}")

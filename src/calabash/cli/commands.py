@@ -9,7 +9,7 @@ import sys
 import click
 
 import calabash
-from calabash.cli.former import FORMER
+from calabash.cli.former import FORMER, FORMER_OPTIONS
 from calabash.cli.home import SERVER_VARIABLE, require_this_machine
 from calabash.cli.lazy import LazyGroup
 
@@ -73,7 +73,13 @@ _HERE_ONLY = {
 }
 
 
-@click.group(cls=LazyGroup, sections=SECTIONS, former=FORMER, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    sections=SECTIONS,
+    former=FORMER,
+    former_options=FORMER_OPTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(calabash.__version__, prog_name="calabash")
 @click.option(
     "--server",

@@ -1,4 +1,4 @@
-"""Former names of commands, which are accepted with a warning for one release."""
+"""Former names of commands and of options, which are accepted with a warning for one release."""
 
 from __future__ import annotations
 
@@ -77,4 +77,21 @@ FORMER: dict[str, Former] = {
     "restore": Former(path="backup restore"),
     "login-link": Former(path="login --link"),
     "simulate": Former(path="sim"),
+}
+
+# Path of a command -> present name of each former option name.
+FORMER_OPTIONS: dict[str, dict[str, str]] = {
+    "audit list": {"--limit": "--lines"},
+    "device mig apply": {"--check": "--dry-run"},
+    "device vm attach": {"--to": "--machine"},
+    "queue create": {"--deserved": "--guarantee"},
+    "queue set": {"--deserved": "--guarantee"},
+    "remote bench": {"--json": "--output=json"},
+    "remote server token create": {"--server": "--advertise"},
+    "serve metrics": {"--host": "--listen-address", "--port": "--listen-port"},
+    "serve planner": {"--beside": "--scheduler-lease", "--move-rest": "--move-interval"},
+    "sim openb": {"--policy": "--placement", "--json": "--results"},
+    "sim trace": {"--policy": "--placement", "--json": "--results"},
+    "tenant usage": {"--from": "--since", "--to": "--until"},
+    "up": {"--strangers": "--unmanaged"},
 }

@@ -11,6 +11,7 @@ import click
 
 from calabash.cli.failure import print_on_stderr
 from calabash.cli.former import Former
+from calabash.model.renamed_options import with_current_names
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -39,14 +40,22 @@ class LazyGroup(click.Group):
     Args:
         sections: the commands. Their help is in the table so that listing commands imports no module.
         former: former names of commands below this group, which are accepted with a warning.
+        former_options: for the path of a command below this group, the present name of each former option name.
         given: further arguments of the group.
     """
 
-    def __init__(self, *, sections: Sections, former: Mapping[str, Former] | None = None, **given: Any) -> None:
+    def __init__(
+        self,
+        *,
+        sections: Sections,
+        former: Mapping[str, Former] | None = None,
+        former_options: Mapping[str, Mapping[str, str]] | None = None,
+        **given: Any,
+    ) -> None:
         super().__init__(**given)
         self.sections = sections
         self._commands = {name: entry for section in sections.values() for name, entry in section.items()}
-        self._former = former or {}
+        self._former, self._former_options = former or {}, former_options or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._commands)
@@ -67,7 +76,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        words = self._with_present_names(ctx, args)
+        words = self._with_present_options(ctx, self._with_present_names(ctx, args))
         try:
             return super().resolve_command(ctx, words)
         except click.exceptions.NoSuchCommand as error:
@@ -85,6 +94,17 @@ class LazyGroup(click.Group):
                     above = ctx.command_path
                     print_on_stderr(f"warning: `{above} {name}` is deprecated; use `{above} {former.path}`")
                 return former.words(args[length:])
+        return args
+
+    def _with_present_options(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Replace former names of options, and print one line for each with the present one, except for completion."""
+        for length in (4, 3, 2, 1):
+            renamed = self._former_options.get(" ".join(args[:length]))
+            if renamed:
+                words, warnings = with_current_names(args[length:], renamed)
+                for warning in () if ctx.resilient_parsing else warnings:
+                    print_on_stderr(f"warning: {warning}")
+                return [*args[:length], *words]
         return args
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -36,14 +36,15 @@ def names(text: str) -> list[str]:
 
 
 def amounts(guarantee: str) -> Callable[[Any], Any]:
-    """Add the options of an object with a guarantee, which the option ``--{guarantee}`` sets."""
+    """Add the options of an object whose guarantee is the field ``guarantee`` of its document."""
 
     def decorated(command: Any) -> Any:
         for option in (
             click.option("--weight", type=click.FloatRange(0), help="Share of unclaimed devices."),
             click.option("--limit", type=LimitType(), metavar="DEVICES", help="Most devices; `none`: no limit."),
             click.option(
-                f"--{guarantee}",
+                "--guarantee",
+                guarantee,
                 type=click.FloatRange(0),
                 help="Guaranteed devices, reclaimed from borrowers when needed.",
             ),

@@ -19,7 +19,6 @@ from calabash.api import endpoints
 from calabash.cli import output
 from calabash.cli.home import client, home, own_client, uses_system_pool
 from calabash.cli.pool.login import new_login_link
-from calabash.cli.renamed import CommandWithRenamedOptions
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
 
@@ -35,7 +34,7 @@ MEMBERSHIP = {
 }
 
 
-@click.command(cls=CommandWithRenamedOptions, renamed={"--strangers": "--unmanaged"})
+@click.command()
 @click.option("--sim", metavar="NAME", help="Use a simulated node (see `calabash sim create`).")
 @click.option(
     "--db", metavar="URL", help="Database, sqlite:///path or postgresql://...; default: a file in the pool's home."

@@ -87,7 +87,7 @@ def plan(profiles: tuple[str, ...], fmt: str) -> None:
 
 @mig.command()
 @click.argument("layouts", nargs=-1, required=True, metavar="LAYOUT...")
-@click.option("--check", is_flag=True, help="Check the layouts only; change nothing.")
+@click.option("--dry-run", "check", is_flag=True, help="Check the layouts only; change nothing.")
 @output.option
 def apply(layouts: tuple[str, ...], check: bool, fmt: str) -> None:
     """Partition idle cards and pin them to LAYOUT, such as 0:3g.40gb,1g.10gb*2, or a file with one layout a line.

@@ -26,7 +26,8 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option(
-                "--policy",
+                "--placement",
+                "policy",
                 default="pgb",
                 show_default=True,
                 metavar="LIST",
@@ -51,7 +52,7 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--jobs", type=click.IntRange(1, 256), help="Concurrent runs. Default: the number of processors."
             ),
-            click.option("--json", "json_", type=PATH, metavar="FILE", help="Write every run and the means."),
+            click.option("--results", "json_", type=PATH, metavar="FILE", help="Write every run and the means."),
             click.option("--html", type=PATH, metavar="FILE", help="Write one page with tables and plots."),
             click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .png or .svg."),
         )

@@ -58,7 +58,11 @@ def vm() -> None:
     help="Attach a virtual function with this profile instead of the whole card.",
 )
 @click.option(
-    "--to", "target", default="", metavar="libvirt:DOMAIN", help="Virtual machine to attach the card to, with virsh."
+    "--machine",
+    "target",
+    default="",
+    metavar="libvirt:DOMAIN",
+    help="Virtual machine to attach the card to, with virsh.",
 )
 @click.option("--xml", "xml", is_flag=True, help="Print the device as libvirt XML instead of attaching it.")
 @output.option_of("table", "json", "yaml")
@@ -67,8 +71,8 @@ def attach(gpu: str, profile: str, target: str, xml: bool, fmt: str) -> None:
     from calabash.adapters.host.pci import libvirt  # noqa: PLC0415 - only where it is needed
 
     if bool(target) == xml:
-        what = "--to and --xml exclude each other" if xml else "neither --to nor --xml is given"
-        raise CalabashError(what, hint="give --to libvirt:DOMAIN to attach the card, or --xml to print the device")
+        what = "--machine and --xml exclude each other" if xml else "neither --machine nor --xml is given"
+        raise CalabashError(what, hint="give --machine libvirt:DOMAIN to attach the card, or --xml to print the device")
     if xml and fmt != "table":
         raise CalabashError(f"--xml and --output {fmt} exclude each other", hint="leave out one of them")
     domain = _domain(target) if target else ""
@@ -168,6 +172,7 @@ def _domain(target: str) -> str:
 
     if not target.startswith(_LIBVIRT):
         raise CalabashError(
-            f"{target[:80]!r} is not libvirt:DOMAIN", hint="write --to libvirt:DOMAIN; `virsh list --all` lists domains"
+            f"{target[:80]!r} is not libvirt:DOMAIN",
+            hint="write --machine libvirt:DOMAIN; `virsh list --all` lists domains",
         )
     return libvirt.require_domain(target.removeprefix(_LIBVIRT))

@@ -83,8 +83,12 @@ def admission(kubeconfig: str, settings_file: Path | None) -> None:
 @click.option(
     "--namespace", default="calabash-system", show_default=True, help="Namespace of the Service and the Secret."
 )
-@click.option("--host", default="", metavar="ADDRESS", help="Address to listen on. Default: all addresses.")
-@click.option("--port", default=8444, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on.")
+@click.option(
+    "--listen-address", "host", default="", metavar="ADDRESS", help="Address to listen on. Default: all addresses."
+)
+@click.option(
+    "--listen-port", "port", default=8444, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on."
+)
 @click.option(
     "--probe-port",
     default=8081,

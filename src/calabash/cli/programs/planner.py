@@ -6,16 +6,12 @@ import ipaddress
 
 import click
 
-from calabash.cli.renamed import CommandWithRenamedOptions
 from calabash.model.extras import require
 
 _PORT = 7070
 
 
-RENAMED = {"--beside": "--scheduler-lease", "--move-rest": "--move-interval"}  # former option names
-
-
-@click.command(cls=CommandWithRenamedOptions, renamed=RENAMED, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
 )

@@ -50,7 +50,7 @@ def token() -> None:
 @click.option("--cores", default="100", show_default=True, metavar="PERCENT", help="Maximum compute share of a card.")
 @click.option("--expires", default="30d", show_default=True, metavar="TIME", help="Lifetime of the token.")
 @click.option(
-    "--server",
+    "--advertise",
     "servers",
     multiple=True,
     metavar="HOST:PORT",

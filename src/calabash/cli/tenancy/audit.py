@@ -50,7 +50,9 @@ def audit() -> None:
 @click.option(
     "--after", type=click.IntRange(0), help="List lines after the line with this ID. Default: the newest lines."
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum number of lines.")
+@click.option(
+    "--lines", "limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum number of lines."
+)
 @output.option
 def list_audit(after: int | None, limit: int, fmt: str) -> None:
     """List lines of the audit log, oldest first: who did what to which object, and the result.

@@ -29,12 +29,11 @@ AMOUNTS = ("gpu_hours", "busy_hours", "idle_hours", "memory_gib_hours", "uncerta
     help="Fields to sum by, separated by commas: tenant, project, user, device, model, mode.",
 )
 @click.option(
-    "--from",
-    "since",
+    "--since",
     metavar="TIME",
     help="Start of the period, such as 2026-11-01 or 2026-11-01T08:00. Default: start of this month.",
 )
-@click.option("--to", "until", metavar="TIME", help="End of the period, exclusive. Default: now.")
+@click.option("--until", metavar="TIME", help="End of the period, exclusive. Default: now.")
 @output.option_of("table", "csv", "json", "yaml")
 def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
     """Show usage in hours of whole devices.

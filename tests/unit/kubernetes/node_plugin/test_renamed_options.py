@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-
-import click
 import pytest
 
-from calabash.cli.pool.lifecycle import up
-from calabash.cli.programs.planner import planner
 from calabash.kubernetes.node_plugin.daemon import parser, read_settings
 from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.model.renamed_options import with_current_names
@@ -34,33 +29,6 @@ def test_former_names_are_replaced_before_the_end_of_options(words: list[str], c
 
 def test_former_name_given_twice_has_one_warning() -> None:
     assert len(with_current_names(["--old", "a", "--old=b"], RENAMED)[1]) == 1
-
-
-@pytest.mark.parametrize(
-    ("command", "former", "current", "field"),
-    [
-        (up, ["--strangers", "kill"], ["--unmanaged", "kill"], "on_unmanaged"),
-        (planner, ["--beside=lease"], ["--scheduler-lease=lease"], "scheduler_lease"),
-        (planner, ["--move-rest", "7"], ["--move-interval", "7"], "move_interval"),
-    ],
-)
-def test_command_reads_former_and_current_name_alike_and_warns_of_the_former(
-    command: click.Command,
-    former: list[str],
-    current: list[str],
-    field: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command = copy.copy(command)  # which caches its help option
-    expected = command.make_context("command", list(current)).params[field]
-    assert expected != command.make_context("command", []).params[field]
-    assert capsys.readouterr().err == ""
-    assert command.make_context("command", list(former)).params[field] == expected
-    names = [words[0].partition("=")[0] for words in (former, current)]
-    assert capsys.readouterr().err == f"warning: option {names[0]} is deprecated; use {names[1]}\n"
-    shown = command.get_help(command.make_context("command", []))
-    assert names[1] in shown
-    assert names[0] not in shown
 
 
 def test_agent_reads_former_names_and_warns(capsys: pytest.CaptureFixture[str]) -> None:
