@@ -150,11 +150,11 @@ def _listens(host: ReconciledHost) -> bool:
 
 
 def _owner(lab: Lab) -> str:
-    """Return the host that carries the VPC's gateway port."""
+    """Return the host that carries the VPC's gateway port, "" if none does at the moment."""
     row = lab.central.sbctl(
         "--bare", "--columns=chassis", "find", "Port_Binding", 'logical_port="cr-red:uplink:router"'
     )
-    return lab.central.sbctl("--bare", "--columns=name", "list", "Chassis", row.strip()).strip()
+    return lab.central.sbctl("--bare", "--columns=name", "list", "Chassis", row.strip()).strip() if row.strip() else ""
 
 
 def _tunnels_up(lab: Lab, host: str) -> bool:
