@@ -17,6 +17,7 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
+from calabash.model.stated_version import require_stated
 from calabash.model.versions import POD_REQUEST
 
 REQUEST_BYTES_MAX = 64 * 1024
@@ -195,7 +196,7 @@ def read_request(text: str) -> PodRequest:
     try:
         pod = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        POD_REQUEST.require_stated(text, "the request of the pod")
+        require_stated(POD_REQUEST, text, "the request of the pod")
         raise _bad(str(error)) from error
     POD_REQUEST.require(pod.version, "the request of the pod")
     names = [c.name for c in pod.containers]

@@ -5,15 +5,14 @@ started after it, a pool and the database of the previous one, a planner and the
 format with a number of its own, declared in ``FORMATS``. Each reader checks the number before it changes anything.
 Programs that call each other directly state the version of the product instead.
 
-``docs/reference/versions.md`` is generated from this module.
+``docs/reference/versions.md`` is generated from this module. It is imported by the arbiter, whose start is short, so it needs
+little; :mod:`calabash.model.stated_version` reads versions in JSON.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-
-import msgspec
 
 import calabash
 from calabash.model.errors import CalabashError, Reason
@@ -60,26 +59,6 @@ class Format:
                 reason=self.reason,
                 hint=self.hint,
             )
-
-    def require_stated(self, text: str | bytes, owner: str) -> None:
-        """Raise CalabashError if ``text`` is a JSON object whose field ``version`` is not supported.
-
-        Called before or after strict decoding fails: a newer version may have fields that this one does not know.
-        """
-        try:
-            stated = _STATED.decode(text)
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError, RecursionError):
-            return  # the strict decoder reports what is wrong
-        if stated.version is not None:
-            self.require(stated.version, owner)
-
-
-class _Stated(msgspec.Struct, frozen=True):
-    version: int | None = None
-
-
-# Created at import: msgspec crashes when two threads create the first decoder of a type at the same time.
-_STATED = msgspec.json.Decoder(_Stated)
 
 
 JOURNAL = Format(

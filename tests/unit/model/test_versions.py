@@ -7,6 +7,7 @@ import pytest
 import calabash
 from calabash.adapters.store import tables
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.stated_version import require_stated
 from calabash.model.versions import FORMATS, JOURNAL, Format, agent_error, minor_version, require_client
 from calabash.node.slots import layout
 
@@ -16,7 +17,7 @@ NOTES = Format(name="layout", oldest=2, newest=4, data="notes", reader="a reader
 @pytest.mark.parametrize("found", [2, 3, 4])
 def test_each_version_of_the_range_is_supported(found: int) -> None:
     NOTES.require(found, "file notes")
-    NOTES.require_stated(f'{{"version":{found},"more":[]}}', "file notes")
+    require_stated(NOTES, f'{{"version":{found},"more":[]}}', "file notes")
 
 
 @pytest.mark.parametrize("found", [1, 5, -1])
@@ -24,7 +25,7 @@ def test_version_outside_of_the_range_is_refused_with_what_was_found_and_what_is
     with pytest.raises(CalabashError) as decoded:
         NOTES.require(found, "file notes")
     with pytest.raises(CalabashError) as stated:
-        NOTES.require_stated(f'{{"version":{found},"more":[]}}', "file notes")
+        require_stated(NOTES, f'{{"version":{found},"more":[]}}', "file notes")
     for error in (decoded.value, stated.value):
         assert error.message == f"file notes has layout {found}; calabash {calabash.__version__} supports layout 2 to 4"
         assert (error.reason, error.hint) == (Reason.VERSION_MISMATCH, "read them elsewhere")
@@ -32,7 +33,7 @@ def test_version_outside_of_the_range_is_refused_with_what_was_found_and_what_is
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"version":"9"}', "{}", b"\xff", '{"version":1e999}'])
 def test_text_that_states_no_version_is_left_to_the_strict_decoder(text: str | bytes) -> None:
-    NOTES.require_stated(text, "file notes")
+    require_stated(NOTES, text, "file notes")
 
 
 def test_the_readers_of_formats_use_their_numbers() -> None:

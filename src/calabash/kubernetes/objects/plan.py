@@ -13,6 +13,7 @@ import msgspec
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, ModeName, Placement, Slice
+from calabash.model.stated_version import require_stated
 from calabash.model.versions import POD_PLAN
 
 PLAN_BYTES_MAX = 64 * 1024
@@ -116,7 +117,7 @@ def read_plan(text: str) -> PodPlan:
     try:
         plan = _DECODER.decode(text)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
-        POD_PLAN.require_stated(text, "the plan of the pod")
+        require_stated(POD_PLAN, text, "the plan of the pod")
         raise _bad(str(error)) from error
     POD_PLAN.require(plan.version, "the plan of the pod")
     names = [c.name for c in plan.containers]

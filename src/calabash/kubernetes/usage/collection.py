@@ -38,6 +38,7 @@ from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
+from calabash.model.stated_version import require_stated
 from calabash.model.versions import USAGE_BATCH
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.transport.small_server import SmallServer
@@ -254,7 +255,7 @@ def read_batch(body: bytes) -> UsageBatch:
     try:
         batch = msgspec.json.decode(body, type=UsageBatch)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        USAGE_BATCH.require_stated(body, "the batch of usage records")
+        require_stated(USAGE_BATCH, body, "the batch of usage records")
         raise _bad(str(error)) from error
     USAGE_BATCH.require(batch.version, "the batch of usage records")
     _check_order(batch.after, batch.entries)
