@@ -101,11 +101,12 @@ def main(home: Path, state: Path, what: str, last: str) -> None:
     held = [[r.id, r.placement.slices[0].device, r.placement.slices[0].memory_mib] for r in agent.records()]
     specs = {path.name: json.loads(path.read_text()) for path in (home / "cdi").iterdir() if path.suffix == ".json"}
     left = [p.name for d in ("cdi", "claims", "alloc") if (home / d).is_dir() for p in (home / d).iterdir()]
-    print(json.dumps({"names": [one.cdi_names for one in answer], "held": held, "specs": specs, "left": left}))
     agent.stop()
     store.close()
     for driver in drivers:
         driver.close()
+    # Last: the log of the agent's threads has the same output.
+    print(json.dumps({"names": [one.cdi_names for one in answer], "held": held, "specs": specs, "left": left}))
 
 
 def watch(steps: Steps, agent: NodeAgent, desk: claims_resources.ClaimDesk) -> None:
