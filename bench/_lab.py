@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import calabash
 from bench._report import ROOT
 from calabash.adapters.gpu.nvidia.driver import open_driver
 from calabash.adapters.gpu.protocol import DriverOptions
@@ -37,7 +38,7 @@ from calabash.node.slots.native import PageLibrary
 from calabash.node.slots.overhead import Residual
 from calabash.node.slots.pages import LimitsPage, UsagePage
 
-NATIVE = ROOT / "src" / "calabash" / "_native"
+NATIVE = Path(calabash.__file__).with_name("_native")  # of the installed package, which may be a wheel
 SHIM = NATIVE / "lib" / "libcalabash.so"
 PROGRAMS = ROOT / "bench" / "programs"
 BUILD = ROOT / "build" / "bench"
@@ -50,13 +51,26 @@ def real_card() -> bool:
     return card == "real" or (card != "sim" and Path("/proc/driver/nvidia/version").exists())
 
 
+def cuda_headers() -> Path:
+    """Return the directory of ``cuda.h``: of the environment of development, or of an installed CUDA toolkit.
+
+    Raises FileNotFoundError.
+    """
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
+    own = sorted((ROOT / ".venv" / "lib").glob("python3*/site-packages/nvidia/cu13/include"))
+    for directory in (*own, toolkit):
+        if (directory / "cuda.h").is_file():
+            return directory
+    raise FileNotFoundError(f"no cuda.h in .venv or {toolkit}; hint: set CUDA_HOME to the CUDA toolkit")
+
+
 def program(name: str) -> Path:
     """Return the path of a program of bench/programs; compile it if its sources are newer."""
     source, target = PROGRAMS / f"{name}.c", BUILD / name
     newest = max(path.stat().st_mtime for path in (source, PROGRAMS / "driver.h"))
     if not target.exists() or target.stat().st_mtime < newest:
         BUILD.mkdir(parents=True, exist_ok=True)
-        include = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/nvidia/cu13/include"))
+        include = cuda_headers()
         temporary = target.with_suffix(f".{os.getpid()}")
         command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
         command += ["-isystem", str(include), f"-I{ROOT / 'native'}", str(source), "-o", str(temporary), "-ldl"]

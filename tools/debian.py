@@ -77,7 +77,6 @@ def fetch(roots: Sequence[str], cache: Path, architecture: str = "") -> list[Deb
     }
     lists = cache / f"lists-{architecture}"
     if architecture:
-        (lists / "partial").mkdir(parents=True, exist_ok=True)
         options |= {
             "APT::Architecture": architecture,
             "APT::Architectures": architecture,
@@ -97,8 +96,13 @@ def _download_by_lists(apt: Sequence[str], roots: Sequence[str], lists: Path) ->
         with contextlib.suppress(PackagesError):
             return _download(apt, roots)
     with contextlib.suppress(PackagesError):
-        _run(*apt, "update")
-        return _download(apt, roots)
+        return _updated(apt, roots, lists)
+    return _updated(apt, roots, lists)
+
+
+def _updated(apt: Sequence[str], roots: Sequence[str], lists: Path) -> list[tuple[str, str, str]]:
+    """Update the lists and download by them."""
+    (lists / "partial").mkdir(parents=True, exist_ok=True)  # an update that failed may have removed it
     _run(*apt, "update")
     return _download(apt, roots)
 

@@ -42,3 +42,41 @@ def test_without_a_card_the_script_says_so_and_ends_well(tmp_path: Path) -> None
         check=False,
     )
     assert (done.returncode, "nothing was checked" in done.stdout) == (0, True), done.stderr
+
+
+def test_script_runs_on_a_simulated_card_and_tells_what_it_measured(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(ROOT / "tests" / "gpu" / "run.sh"), "facts", "limits"],
+        env={**os.environ, "BENCH_CARD": "sim", "OUT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gpu checks: all ok" in (tmp_path / "summary.txt").read_text()
+    figures = {
+        figure["name"]: figure["value"]
+        for name in ("facts", "limits")
+        for figure in json.loads((tmp_path / f"{name}.json").read_text())["figures"]
+    }
+    assert figures["memory over the cap"] == 0
+    assert figures["memory of an empty context"] > 0
+    assert figures["8 GiB: memory free meanwhile"] >= 8
+    functions = (tmp_path / "functions.txt").read_text().split()
+    assert {"cuInit", "cuCheckpointProcessRestore", "nvmlDeviceGetMemoryInfo"} <= set(functions)
+
+
+def test_kit_s_python_is_used_and_a_missing_wheel_ends_the_script(tmp_path: Path) -> None:
+    (tmp_path / "kit" / "wheels").mkdir(parents=True)
+    done = subprocess.run(
+        [str(ROOT / "tests" / "gpu" / "run.sh"), "facts"],
+        env={**os.environ, "BENCH_CARD": "sim", "OUT": str(tmp_path / "out"), "GPU_KIT": str(tmp_path / "kit")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "the installation failed" in done.stdout
+    assert not (tmp_path / "out" / "facts.json").exists()
