@@ -24,6 +24,7 @@ from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.transport.small_server import SmallServer
 
 PATH = "/metrics"
+READY_PATH = "/readyz"
 BOUNDS = Bounds(
     body_bytes=0, connections=32, per_peer=8, idle_s=120.0
 )  # Prometheus keeps its connection between scrapes
@@ -116,11 +117,26 @@ def serving(server: SmallServer, port: int) -> Iterator[tuple[str, int]]:
         server.stop()
 
 
-def metrics_server(figures: Telemetry, gather: Gather, *, host: str, port: int) -> SmallServer:
-    """Return an HTTP server that serves only ``/metrics``; the caller starts and stops it."""
+def metrics_server(
+    figures: Telemetry, gather: Gather, *, host: str, port: int, fault: Callable[[], str] | None = None
+) -> SmallServer:
+    """Return an HTTP server of ``/metrics`` and of the kubelet's probe; the caller starts and stops it.
+
+    Args:
+        figures: the metrics.
+        gather: see ``Telemetry.page``.
+        host, port: address of the server; port 0 for any free port.
+        fault: returns why ``/readyz`` fails; "" if it succeeds. None: ``/readyz`` is not served.
+    """
 
     async def answer(question: HttpQuestion) -> HttpReply:
-        return await asyncio.to_thread(figures.reply, question, gather)
+        if fault is None or question.path != READY_PATH:
+            return await asyncio.to_thread(figures.reply, question, gather)
+        if question.method != "GET":
+            return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED)
+        said = fault()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if said else HTTPStatus.OK
+        return HttpReply(status=status, body=(said or "ok").encode(), content_type="text/plain")
 
     return SmallServer(answer, (host, port), name="metrics", bounds=BOUNDS)
 

@@ -101,7 +101,9 @@ def metrics() -> Iterator[Target]:
 
 @contextlib.contextmanager
 def probes() -> Iterator[Target]:
-    server = probe_server(listen("", 0), lambda: True, Telemetry(ClusterPart.ADMISSION).reply)
+    server = probe_server(
+        listen("", 0), alive=lambda: True, ready=lambda: True, metrics=Telemetry(ClusterPart.ADMISSION).reply
+    )
     server.start()
     try:
         port = server.port

@@ -51,6 +51,14 @@ def until(check: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def probe(port: int) -> tuple[int, str]:
+    """Return the status and the text of ``/readyz``."""
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    line.request("GET", "/readyz")
+    reply = line.getresponse()
+    return reply.status, reply.read().decode()
+
+
 def scrape(port: int) -> str:
     """Return the metrics page of a server; wait until it listens."""
     deadline_s = time.monotonic() + WAIT_S
@@ -201,6 +209,7 @@ def test_agent_that_cannot_serve_its_devices_serves_its_metrics(tmp_path: Path) 
         port = service.metrics_address[1]
         until(lambda: 'method="PATCH",code="0"' in scrape(port) or 'code="0"' in scrape(port))
         text = scrape(port)
+        assert probe(port) == (503, "the agent cannot serve: not_found")
     finally:
         service.stop()
         thread.join(WAIT_S)

@@ -100,22 +100,32 @@ class AdmissionProgram:
             admits=self._admits if settings.client_authority else None,
         )
         self.figures = Telemetry(ClusterPart.ADMISSION)
-        self.probes = probe_server(probes, self.ready, self._metrics) if probes is not None else None
+        self.probes: SmallServer | None = None
+        if probes is not None:
+            self.probes = probe_server(probes, alive=self.alive, ready=self.ready, metrics=self._metrics)
+        self._serving = False
         self._leaving = False
         self._stopping = threading.Event()
         self._keeping = threading.Thread(target=self._keep, name="certificates", daemon=True)
 
     def start(self) -> None:
         """Start all threads and return at once. The HTTPS server starts when there is a certificate."""
-        if self.probes is not None:
-            self.probes.start()
         self._namespaces.start()
         self._queues.start()
         self._keeping.start()
+        if self.probes is not None:
+            self.probes.start()
+
+    def alive(self) -> bool:
+        """Return True while the thread runs that loads certificates and starts the HTTPS server."""
+        return self._keeping.is_alive()
 
     def ready(self) -> bool:
-        """Return True if a certificate is loaded, namespaces are known and the replica is not leaving."""
-        return self._loaded is not None and self._namespaces.synced() and not self._leaving
+        """Return True if reviews are answered, all namespaces and queues are known, and the replica is not leaving.
+
+        Without the queues, a pod could use the queue of another tenant.
+        """
+        return self._serving and self._namespaces.synced() and self._queues.synced() and not self._leaving
 
     def leave(self) -> None:
         """Report not ready from now on, so that API servers use other replicas; reviews are answered until ``stop``."""
@@ -163,7 +173,6 @@ class AdmissionProgram:
         return clients is not None and clients.admits(certificate)
 
     def _keep(self) -> None:
-        started = False
         while not self._stopping.is_set():
             try:
                 self.refresh()
@@ -171,9 +180,9 @@ class AdmissionProgram:
             except (CalabashError, OSError, ValueError) as error:
                 _log.warning("certificates", error=str(error))
                 wait_s = RETRY_S
-            if self._loaded is not None and not started:
+            if self._loaded is not None and not self._serving:
                 self.server.start()
-                started = True
+                self._serving = True
             self._stopping.wait(wait_s)
 
     def cached_terms(self, namespace: str) -> NamespaceTerms | None:

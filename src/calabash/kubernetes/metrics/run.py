@@ -116,7 +116,9 @@ class MetricsProgram:
         self._loaded: KeyPair | None = None
         self._proxy: TrustedClients | None = None
         self.figures = Telemetry(ClusterPart.METRICS)
-        self._probes = probe_server(probes, self.ready, self._metrics) if probes is not None else None
+        self._probes: SmallServer | None = None
+        if probes is not None:
+            self._probes = probe_server(probes, alive=self.alive, ready=self.ready, metrics=self._metrics)
         self._nodes: Mirror[UsedNode] = Mirror(
             client, USED_NODE, on_change=self._changed, observer=SkippedObjects(SERVICE)
         )
@@ -126,10 +128,10 @@ class MetricsProgram:
 
     def start(self) -> None:
         """Start all threads and return at once."""
-        if self._probes is not None:
-            self._probes.start()
         self._nodes.start()
         self._keeping.start()
+        if self._probes is not None:
+            self._probes.start()
 
     def stop(self) -> None:
         """Stop all threads after the requests in progress are answered."""
@@ -139,6 +141,10 @@ class MetricsProgram:
         self._nodes.stop()
         if self._probes is not None:
             self._probes.stop()
+
+    def alive(self) -> bool:
+        """Return True while the thread runs that loads certificates and starts the HTTPS server."""
+        return self._keeping.is_alive()
 
     def ready(self) -> bool:
         """Return True if requests are answered."""

@@ -38,6 +38,7 @@ from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.kubernetes.node_plugin.containers.edits import EditsMaker, NodeEdits
 from calabash.kubernetes.node_plugin.containers.host_driver import (
     HostDriver,
+    NoDriverError,
     find_driver,
     find_nvml,
     link_libraries,
@@ -57,6 +58,7 @@ from calabash.kubernetes.node_plugin.process_memory import HeapTrimmer
 from calabash.kubernetes.node_plugin.reports.metrics import AgentFigures
 from calabash.kubernetes.node_plugin.reports.node_events import NodeEvents
 from calabash.kubernetes.node_plugin.reports.publish import NodeFacts, Publisher
+from calabash.kubernetes.node_plugin.reports.readiness import Readiness
 from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
 from calabash.kubernetes.node_plugin.reports.usage import UseReportLimit
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending, UsageServer
@@ -93,6 +95,7 @@ class AgentService:
         self._events = NodeEvents(self._client, settings.node)
         self._skipped = SkippedObjects("calabash-agent")
         self._figures = AgentFigures()
+        self._readiness = Readiness()
         self.metrics_address = ("", 0)
         self._taint = StartupTaint(self._client, settings.node)
 
@@ -115,17 +118,22 @@ class AgentService:
 
     @contextmanager
     def _serving_metrics(self) -> Iterator[None]:
-        """Serve metrics as long as the agent runs, also while it cannot serve devices. Raises CalabashError."""
+        """Serve metrics and the probe while the agent runs, also while it cannot serve devices. Raises CalabashError."""
         port = self._settings.metrics_port
         if port is None:
             yield
             return
-        with serving(self._figures.server(host="", port=port), port) as self.metrics_address:
+        server = self._figures.server(host="", port=port, fault=self._readiness.fault)
+        with serving(server, port) as self.metrics_address:
             yield
 
     def _failed(self, error: CalabashError) -> None:
         """Report the error that prevents serving, and wait before the next attempt."""
         log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
+        if isinstance(error, NoDriverError):
+            self._readiness.has_nothing_to_register()
+        else:
+            self._readiness.failed(error)
         facts, empty = self._facts(error=error, api=self._settings.allocation_api), _empty(self._settings.node)
         self._figures.observe(empty, ready=False)
         self._report(empty, NodePods(self._client, self._settings.node), facts, error)
@@ -223,8 +231,7 @@ class AgentService:
                 registrations=plugins.registrations,
                 waiting=usage.waiting,
             )
-            if refusal is None and plugins.registered:
-                self._taint.reconcile(plugins.registrations, time.monotonic())
+            self._registered(plugins, refusal)
             self._news.wait(TICK_S)
         self._part(
             agent.snapshot(), pods, self._facts(driver=version, orders=cards.outcomes(), api=plugins.allocation_api)
@@ -310,6 +317,12 @@ class AgentService:
             self._events.report_state(error)
         except CalabashError as failed:
             log.warning("cannot report the state of the node", error=failed.message)
+
+    def _registered(self, plugins: Plugins, refusal: CalabashError | None) -> None:
+        """Update the readiness, and remove the startup taint when the node grants allocations."""
+        self._readiness.serves(plugins.unregistered())
+        if refusal is None and plugins.registered:
+            self._taint.reconcile(plugins.registrations, time.monotonic())
 
     def _part(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> None:
         """Report that the node is not ready, because the agent stops and the kubelet then refuses pods with devices."""

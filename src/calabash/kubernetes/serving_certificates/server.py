@@ -63,7 +63,11 @@ def expiry(pair: KeyPair | None) -> Iterable[Sample]:
 
 
 def probe_server(
-    listener: socket.socket, ready: Callable[[], bool], metrics: Callable[[HttpQuestion], HttpReply]
+    listener: socket.socket,
+    *,
+    alive: Callable[[], bool],
+    ready: Callable[[], bool],
+    metrics: Callable[[HttpQuestion], HttpReply],
 ) -> SmallServer:
     """Return an HTTP server for the kubelet's probes and for Prometheus: ``/healthz``, ``/readyz`` and ``/metrics``.
 
@@ -71,6 +75,7 @@ def probe_server(
 
     Args:
         listener: listening socket.
+        alive: returns True if ``/healthz`` answers with success; otherwise the kubelet restarts the program.
         ready: returns True if ``/readyz`` answers with success.
         metrics: answers a request for ``/metrics``.
     """
@@ -82,6 +87,10 @@ def probe_server(
             return HttpReply(status=HTTPStatus.NOT_FOUND)
         if question.path == "/readyz" and not ready():
             return HttpReply(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"not ready", content_type="text/plain")
+        if question.path == "/healthz" and not alive():
+            return HttpReply(
+                status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"a thread has ended", content_type="text/plain"
+            )
         return HttpReply(body=b"ok", content_type="text/plain")
 
     return SmallServer(answer, listener, name="probes", bounds=PROBE_BOUNDS)

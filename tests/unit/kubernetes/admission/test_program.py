@@ -250,6 +250,43 @@ def test_it_is_ready_when_it_has_a_certificate_and_knows_the_namespaces(kube: Me
         program.stop()
 
 
+def test_it_is_not_ready_while_it_does_not_know_whose_the_queues_are(kube: MemoryKube) -> None:
+    program = AdmissionProgram(kube, SETTINGS, listener=listen("127.0.0.1", 0), names=NAMES, refresh_s=0.02)
+    queues = program._queues
+    known, queues.synced = threading.Event(), lambda timeout_s=None: known.is_set()  # type: ignore[method-assign]
+    program.start()
+    try:
+        eventually(lambda: program._serving and program._namespaces.synced())
+        assert not program.ready()
+        known.set()
+        assert program.ready()
+    finally:
+        program.stop()
+
+
+def test_it_is_not_alive_when_the_thread_of_its_certificates_has_ended(
+    kube: MemoryKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    program = AdmissionProgram(
+        kube, SETTINGS, listener=listen("127.0.0.1", 0), probes=listen("127.0.0.1", 0), names=NAMES, refresh_s=0.02
+    )
+
+    def broken() -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(program, "refresh", broken)
+    program.start()
+    try:
+        eventually(lambda: not program.alive())
+        assert program.probes is not None
+        probes = HTTPConnection("127.0.0.1", program.probes.port, timeout=60)
+        probes.request("GET", "/healthz")
+        assert probes.getresponse().status == 503
+    finally:
+        program.stop()
+
+
 def client_pair(authority: KeyPair, name: str, directory: Path) -> ssl.SSLContext:
     """Return the TLS context of a client with a certificate of this name that the authority signed."""
     path = directory / f"{name}.pem"

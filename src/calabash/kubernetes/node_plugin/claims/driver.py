@@ -129,6 +129,11 @@ class ClaimDriver:
         self._reconciler.stop()
 
     @property
+    def serves(self) -> bool:
+        """Return True if the driver has a server for the kubelet: for new claims, or for prepared ones."""
+        return self._server is not None
+
+    @property
     def registered(self) -> bool:
         """Return True if the kubelet has registered the driver."""
         return self._server is not None and self._server.registered

@@ -61,6 +61,10 @@ def find_nvml(host: Path, *, root: str = "/") -> Path | None:
     return next(libraries_named(host / root.lstrip("/"), _NVML, places), None)
 
 
+class NoDriverError(CalabashError):
+    """The node has no GPU driver, so it probably has no devices."""
+
+
 def no_cards(settings: AgentSettings, nvml: Path | None) -> CalabashError:
     """Return the error for a node without devices.
 
@@ -71,7 +75,7 @@ def no_cards(settings: AgentSettings, nvml: Path | None) -> CalabashError:
         return no_devices()
     base = settings.host / settings.driver_root.lstrip("/")
     if nvml is None:
-        return CalabashError(
+        return NoDriverError(
             f"this node has no NVIDIA driver: {_NVML} is neither in the agent's container nor below {base}",
             reason=Reason.NO_DEVICES,
             hint="install the driver, set agent.driverRoot if it is elsewhere, or exclude nodes without"

@@ -215,6 +215,13 @@ class Plugins:
         """Return True if the kubelet has registered the node's devices, by the node's current allocation API."""
         return self._claims.registered if self._api_watch.claims else self._plugin.registered
 
+    def unregistered(self) -> list[str]:
+        """Return the names of the served interfaces that the kubelet has not registered."""
+        served = {"device plug-in": self._plugin.registered}
+        if self._claims.serves:
+            served["DRA plug-in"] = self._claims.registered
+        return [name for name, registered in served.items() if not registered]
+
     @property
     def followed(self) -> bool:
         """Return True if the kubelet has registered the node's devices at any time since the agent started."""

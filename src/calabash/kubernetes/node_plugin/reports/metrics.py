@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from calabash.api.part_metrics import (
     AGENT_DENIED,
@@ -30,9 +31,14 @@ class AgentFigures:
         self._uses: dict[AllocationId, tuple[int, float]] = {}  # last counters of the allocations
         self._registrations = 0
 
-    def server(self, *, host: str, port: int) -> SmallServer:
-        """Return an HTTP server on which Prometheus can read the metrics; the caller starts and stops it."""
-        return metrics_server(self.telemetry, lambda: self._now, host=host, port=port)
+    def server(self, *, host: str, port: int, fault: Callable[[], str]) -> SmallServer:
+        """Return an HTTP server of the metrics and of ``/readyz``; the caller starts and stops it.
+
+        Args:
+            host, port: address of the server; port 0 for any free port.
+            fault: returns why the agent is not ready; "" if it is.
+        """
+        return metrics_server(self.telemetry, lambda: self._now, host=host, port=port, fault=fault)
 
     def observe(self, snapshot: NodeSnapshot, *, ready: bool, registrations: int = 0, waiting: int = 0) -> None:
         """Update the metrics from the state of the node.

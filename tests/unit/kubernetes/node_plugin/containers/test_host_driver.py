@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -166,17 +167,20 @@ def test_a_node_without_the_program_cannot_serve_the_mode_and_says_so(
 
 
 @contextmanager
-def agent(client: MemoryKube, tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[threading.Thread]:
-    """Return an agent on a node whose host has no driver."""
+def agent(
+    client: MemoryKube, tmp_path: Path, patch: pytest.MonkeyPatch
+) -> Iterator[tuple[AgentService, threading.Thread]]:
+    """Return an agent on a node whose host has no driver, and its thread."""
     patch.setattr(node_service, "load_client", lambda _: client)
     patch.setattr(node_service, "open_present", lambda _: ())
     patch.setattr(node_service, "RETRY_S", 0.01)
     (tmp_path / "host").mkdir()
-    service = AgentService(AgentSettings(node="n1", home=tmp_path / "home", host=tmp_path / "host"))
+    settings = AgentSettings(node="n1", home=tmp_path / "home", host=tmp_path / "host", metrics_port=0)
+    service = AgentService(settings)
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        yield thread
+        yield service, thread
     finally:
         service.stop()
         thread.join(60)
@@ -190,6 +194,14 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def readiness(service: AgentService) -> tuple[int, str]:
+    """Return the status and the text of the agent's probe."""
+    connection = HTTPConnection("127.0.0.1", service.metrics_address[1], timeout=60)
+    connection.request("GET", "/readyz")
+    reply = connection.getresponse()
+    return reply.status, reply.read().decode()
+
+
 def conditions(client: MemoryKube) -> tuple[Condition, ...]:
     found = client.get(GPU_NODE, "n1")
     return found.status.conditions if found is not None else ()
@@ -200,10 +212,11 @@ def test_a_node_without_a_driver_says_so_and_its_agent_goes_on_trying(
 ) -> None:
     client = MemoryKube()
     tries: list[object] = []
-    with agent(client, tmp_path, monkeypatch) as thread:
+    with agent(client, tmp_path, monkeypatch) as (service, thread):
         monkeypatch.setattr(node_service, "find_nvml", lambda *_, **__: tries.append(None))
         until(lambda: len(tries) > 3 and bool(client.list(EVENT, "default").items))
         assert thread.is_alive()
+        assert readiness(service) == (200, "ok"), "an update of the DaemonSet does not stop at this node"
     (condition,) = conditions(client)
     assert (condition.type, condition.status, condition.reason) == ("Ready", "False", "no_devices")
     assert "this node has no NVIDIA driver" in condition.message
@@ -217,7 +230,8 @@ def test_a_disk_that_is_full_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
 
     client = MemoryKube()
     monkeypatch.setattr(node_service, "find_nvml", full)
-    with agent(client, tmp_path, monkeypatch) as thread:
+    with agent(client, tmp_path, monkeypatch) as (service, thread):
         until(lambda: bool(conditions(client)))
         assert thread.is_alive()
+        assert readiness(service)[0] == 503
     assert "No space left on device" in conditions(client)[0].message
