@@ -31,13 +31,15 @@ class Value:
 
 
 def values() -> Iterator[Value]:
-    """Yield every value that is no group of other values, in the order of the schema."""
+    """Yield every value that is no group of other values and no former name, in the order of the schema."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     yield from _below("", schema, yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
 def _below(path: str, schema: Mapping[str, Any], default: Any) -> Iterator[Value]:
     for name, part in schema["properties"].items():
+        if part.get("deprecated"):
+            continue
         inner = f"{path}.{name}" if path else name
         value = default.get(name) if isinstance(default, Mapping) else None
         if "properties" in part:

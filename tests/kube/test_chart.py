@@ -68,7 +68,7 @@ def test_helm_finds_nothing_to_complain_about() -> None:
     "values",
     [
         {},
-        {"agent": {"simulated": "/var/lib/calabash-sim/state", "strangers": "kill", "maxUnavailable": 1}},
+        {"agent": {"simulated": "/var/lib/calabash-sim/state", "unmanagedProcesses": "kill", "maxUnavailable": 1}},
         {"admission": {"certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "ours"}}}},
         {"namespace": {"create": True}, "imagePullSecrets": [{"name": "registry"}]},
         {"priorityClasses": [{"name": "urgent", "value": 1000, "description": "now: or never"}]},
@@ -94,7 +94,7 @@ def test_every_object_stands_where_its_kind_belongs_and_says_whose_it_is(values:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"agent": {"strangers": "shout"}}, "/agent/strangers"),
+        ({"agent": {"unmanagedProcesses": "shout"}}, "/agent/unmanagedProcesses"),
         ({"agent": {"home": "var/lib/calabash"}}, "/agent/home"),
         ({"agent": {"home": "/"}}, "/agent/home"),
         ({"agent": {"maxUnavailable": 0}}, "/agent/maxUnavailable"),
@@ -200,7 +200,7 @@ def test_agent_command_accepts_the_arguments_of_the_chart(monkeypatch: pytest.Mo
     values = {
         "agent": {
             "simulated": "/var/lib/sim/lab.state",
-            "strangers": "drain",
+            "unmanagedProcesses": "drain",
             "driverRoot": "/run/nvidia/driver",
             "useEverySeconds": 30,
             "workers": {"firstUser": 2_100_000_000, "lastUser": 2_100_000_999},
@@ -471,4 +471,4 @@ def test_every_class_of_devices_is_one_way_to_give_a_card_and_nvidias_are_there_
 
 def test_allocation_api_claims_requires_that_claims_are_enabled() -> None:
     with pytest.raises(RuntimeError, match=r"claims\.enabled must be true"):
-        render({"agent": {"door": "claims"}, "claims": {"enabled": False}})
+        render({"agent": {"allocationApi": "claims"}, "claims": {"enabled": False}})

@@ -140,6 +140,24 @@ volcano_memory_mib: {{ $admission.units.volcanoMemoryMib }}
 {{- if and .Values.claims.enabled (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
 {{- end }}
 
+{{- /* The policy for unmanaged processes, and the allocation API; each has a former name. */ -}}
+{{- define "calabash.unmanaged-processes" -}}
+{{- include "calabash.renamed" (dict "agent" .Values.agent "former" "strangers" "name" "unmanagedProcesses" "default" "tell") -}}
+{{- end -}}
+{{- define "calabash.allocation-api" -}}
+{{- include "calabash.renamed" (dict "agent" .Values.agent "former" "door" "name" "allocationApi" "default" "tokens") -}}
+{{- end -}}
+
+{{- /* The value of an agent's setting that may be given by its former name. */ -}}
+{{- define "calabash.renamed" -}}
+{{- $former := get .agent .former -}}
+{{- $present := get .agent .name -}}
+{{- if and $former $present (ne $former $present) (ne $present .default) -}}
+{{- fail (printf "agent.%s is %s, and agent.%s, its former name, is %s; hint: remove agent.%s" .name $present .former $former .former) -}}
+{{- end -}}
+{{- $former | default $present -}}
+{{- end -}}
+
 {{- /* Annotations of objects that exist for the time of an uninstallation; call with their weight. */ -}}
 {{- define "calabash.after-deletion" -}}
 helm.sh/hook: post-delete
