@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 from tests.kube import programs
 
-_COMMANDS = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "openssl": "openssl"}
-_NODE_COMMANDS = {"ip": "iproute2", "gcc": "gcc libc6-dev", "iptables": "iptables"}
-_NODE_FILES = {"/usr/lib/cni/ptp": "containernetworking-plugins", "/bin/busybox": "busybox-static"}
+PACKAGES = Path(__file__).resolve().parents[2] / "tools" / "kube-packages.txt"
+
+
+def lacking(*purposes: str) -> list[str]:
+    """Return the missing Debian packages of these purposes: ``cluster``, ``node`` or ``build``."""
+    rows = [line.split() for line in PACKAGES.read_text().splitlines() if line and not line.startswith("#")]
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    wanted = [(sought, package) for purpose, sought, package in rows if purpose in purposes]
+    return sorted({p for s, p in wanted if not (Path(s).exists() if s[0] == "/" else shutil.which(s, path=path))})
 
 
 @functools.cache
@@ -21,12 +27,9 @@ def absent(*, node: bool = False) -> str:
     """Return the reason why no cluster (with a real node) can run here; "" if one can."""
     if os.geteuid() != 0:
         return "a cluster of one's own needs root, for namespaces"
-    commands = {**_COMMANDS, **(_NODE_COMMANDS if node else {})}
-    packages = {package for command, package in commands.items() if shutil.which(command) is None}
-    if node:
-        packages |= {package for path, package in _NODE_FILES.items() if not Path(path).exists()}
+    packages = lacking("cluster", "node") if node else lacking("cluster")
     if packages:
-        return f"Debian packages are missing: {' '.join(sorted(packages))}"
+        return f"Debian packages are missing: {' '.join(packages)}"
     tried = subprocess.run(["unshare", "-m", "-n", "-p", "-i", "-u", "-f", "true"], capture_output=True, check=False)
     if tried.returncode != 0:
         return f"namespaces cannot be made here: {tried.stderr.decode(errors='replace').strip()}"

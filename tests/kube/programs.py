@@ -142,6 +142,7 @@ def build() -> Path:
     where = directory()
     if not _whole(where):
         where.mkdir(parents=True, exist_ok=True)
+        print(f"Kubernetes, built from source into {where}: usually 5 to 15 minutes on two idle cores", flush=True)
         with _locked(where / "lock"):
             flags = _linker_flags()
             for program in needed():

@@ -23,7 +23,8 @@ class Tree:
         self.programs = root / "programs"
         for folder in ("tools", "native", "programs", "src", ".venv/bin"):
             (root / folder).mkdir(parents=True)
-        shutil.copy(ROOT / "tools" / "bootstrap", root / "tools")
+        for name in ("bootstrap", "kube-packages.txt"):
+            shutil.copy(ROOT / "tools" / name, root / "tools")
         (root / "pyproject.toml").write_text("")
         self.program("gcc", "echo /usr/lib/libssl.a")
         self.program("uv", "echo noise; echo more noise >&2")
@@ -39,10 +40,11 @@ class Tree:
         path.chmod(0o755)
         return path
 
-    def __call__(self, *options: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *options: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": f"{self.programs}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
             [self.root / "tools" / "bootstrap", *options],
-            env={"PATH": f"{self.programs}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment | {"HOME": str(home or self.root / "home")},
             capture_output=True,
             text=True,
             timeout=60,
@@ -108,10 +110,76 @@ def test_kubernetes_for_the_tests_is_built_where_go_and_root_are(tree: Tree) -> 
         "building -m tests.kube.charts",
         "building -m tests.contract.go_programs",
     ]
-    assert tree("--kube").stdout.splitlines() == ["building -m tests.kube.programs"]
     assert "building" not in tree().stdout
     tree.program("id", "echo 1000")
     assert "building" not in tree("--tests").stdout
+
+
+@pytest.fixture
+def kube_tree(tree: Tree) -> Tree:
+    """A tree on a machine on which a Kubernetes can be built, except for its packages."""
+    tree.program("id", "echo 0")
+    tree.program("apt-get", "exit 0")
+    tree.program("unshare", "exit 0")
+    tree.program("go", "echo go1.26.8")
+    tree.program("python", 'echo building "$@"')
+    (tree.root / "tools/kube-packages.txt").write_text("# purpose, what is looked for, package\nnode sh dash\n")
+    tree()
+    return tree
+
+
+def test_kubernetes_of_ones_own_is_built_and_its_time_is_said_before(kube_tree: Tree) -> None:
+    told = kube_tree("--kube").stdout.splitlines()
+    assert told[0].startswith("first run: Kubernetes is built from source, usually in 5 to 15 minutes")
+    assert told[2:] == ["building -m tests.kube.programs"]
+
+
+def test_packages_of_kubernetes_are_installed_and_a_missing_one_is_named_before_anything_is_built(
+    kube_tree: Tree,
+) -> None:
+    missing = kube_tree.root / "from-a-package"
+    with (kube_tree.root / "tools/kube-packages.txt").open("a") as file:
+        file.write(f"node {missing} busybox-static\nbuild no-such-program other\n")
+    kube_tree.program("uv", "echo built >>uses")
+    (kube_tree.root / ".venv/.calabash-synced").unlink()
+    done = kube_tree("--kube")
+    assert done.returncode == 2
+    assert "Debian packages: busybox-static other" in done.stdout
+    assert done.stderr == (
+        "error: no Kubernetes can run here: Debian packages are missing: busybox-static\n"
+        "hint: apt-get install busybox-static\n"
+    )
+    assert not (kube_tree.root / "uses").exists()
+    kube_tree.program("apt-get", f"touch {missing}")
+    assert kube_tree("--kube").stdout.splitlines()[-1] == "building -m tests.kube.programs"
+
+
+@pytest.mark.parametrize(
+    ("program", "script", "error"),
+    [
+        ("id", "echo 1000", "namespaces need root"),
+        ("unshare", "exit 1", "namespaces cannot be made"),
+        ("go", "echo go1.19.8", "Go is too old: go1.19.8"),
+    ],
+)
+def test_what_kubernetes_needs_is_checked_before_the_first_build(
+    kube_tree: Tree, program: str, script: str, error: str
+) -> None:
+    kube_tree.program(program, script)
+    done = kube_tree("--kube")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
+    assert error in done.stderr
+
+
+def test_go_is_not_needed_where_kubernetes_was_built_before(kube_tree: Tree) -> None:
+    kube_tree.program("go", "echo go1.19.8")
+    built = kube_tree.root / ".cache/calabash/kube/key-go"
+    built.mkdir(parents=True)
+    (built / "kubelet").touch()
+    done = kube_tree("--kube", home=kube_tree.root)
+    assert done.returncode == 0
+    assert "first run" not in done.stdout
 
 
 def test_root_sets_up_with_a_python_that_other_users_can_execute(tree: Tree) -> None:
