@@ -13,6 +13,7 @@ from calabash.cli.commands import cli
 from calabash.cli.kubectl.group import cli as kubectl
 from calabash.cli.manual import commands
 from tools.reference_chart import values_page
+from tools.reference_gangs import gangs_page
 from tools.reference_glossary import glossary_page
 from tools.reference_kubernetes import dialects_page
 from tools.reference_metrics import metrics_page
@@ -47,6 +48,7 @@ def main() -> int:
         "environment.md": f"{_GENERATED}{environment_page()}",
         "pool-settings.md": f"{_GENERATED}{pool_settings_page()}",
         "reasons.md": f"{_GENERATED}{reasons_page()}",
+        "gang-owners.md": f"{_GENERATED}{gangs_page()}",
         "glossary.md": f"{_GENERATED}{glossary_page()}",
         "helm-values.md": f"{_GENERATED}{values_page()}",
         "kubernetes-dialects.md": f"{_GENERATED}{dialects_page()}",

@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Cluster": {
         "serve": ("programs.serve:serve", "Run a daemon: node agent, planner, metrics exporter, ..."),
+        "explain-gang": ("programs.explain_gang:explain_gang", "Describe the gangs that the objects in a file form."),
         "uninstall": ("programs.uninstall:uninstall", "Remove what is left on a node or in a cluster."),
     },
     "Tools": {

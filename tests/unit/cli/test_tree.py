@@ -20,7 +20,7 @@ from calabash.cli.lazy import LazyGroup
 from calabash.cli.main import main
 from calabash.cli.remote import server
 
-TOP_LEVEL_MAX = 30
+TOP_LEVEL_MAX = 31
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:

@@ -12,6 +12,7 @@ import click
 import pytest
 from tools import reference, reference_http, reference_settings
 from tools.environment_reads import read_variables, variables_of_module
+from tools.reference_gangs import gangs_page
 from tools.reference_glossary import glossary_page
 from tools.reference_metrics import metrics_page
 from tools.reference_networks import networks_page
@@ -25,6 +26,7 @@ from calabash.api.routes import ROUTES
 from calabash.cli.commands import cli
 from calabash.cli.manual import commands
 from calabash.exporter.catalogue import CATALOGUE
+from calabash.kubernetes.gangs.table import OWNERS
 from calabash.model.errors import REASON_ACTIONS, REASON_DESCRIPTIONS, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.versions import FORMATS
@@ -91,6 +93,12 @@ def test_the_page_of_network_objects_is_what_the_nouns_say_now() -> None:
     page = (PAGES / "network-objects.md").read_text()
     assert page == f"{reference._GENERATED}{networks_page()}", "run: make docs"
     assert all(f"\n## {kind}\n" in page for kind in NetworkKind)
+
+
+def test_the_page_of_gang_owners_is_what_the_table_says_now() -> None:
+    page = (PAGES / "gang-owners.md").read_text()
+    assert page == f"{reference._GENERATED}{gangs_page()}", "run: make docs"
+    assert all(f"| `{owner.kind}`, `{owner.group}` " in page for owner in OWNERS)
 
 
 def test_the_page_of_versions_is_what_the_formats_say_now() -> None:

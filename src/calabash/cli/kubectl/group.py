@@ -20,6 +20,7 @@ from calabash.cli.kubectl.pods import amounts, held_by_pod, row, waits_for
 from calabash.cli.kubectl.queue import queue
 from calabash.cli.kubectl.top import top
 from calabash.cli.output import Column, Row, dash
+from calabash.cli.programs.explain_gang import explain_gang
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib
 
@@ -209,5 +210,5 @@ def _print_explanation(body: Mapping[str, Any]) -> None:
         click.echo(f"  {line}")
 
 
-for command in (top, queue, drain, device):
+for command in (top, queue, drain, device, explain_gang):
     cli.add_command(command)

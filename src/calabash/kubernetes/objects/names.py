@@ -24,6 +24,7 @@ GANG = f"{GROUP}/gang"
 GANG_SIZE = f"{GROUP}/gang-size"
 RUN_TIME = f"{GROUP}/run-time"
 MOVABLE = f"{GROUP}/movable"
+GANG_OF_OWNER = f"{GROUP}/gang-of-owner"  # of an owner: "true" makes its pods a gang, "false" does not
 
 # ``ISOLATION`` as the label of a namespace is the least level of its pods.
 
