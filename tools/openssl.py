@@ -1,4 +1,4 @@
-"""Fetch OpenSSL's headers and static libraries for another machine, from Debian's package; the remote library links them.
+"""Fetch OpenSSL's headers and static libraries for another machine, from Debian's package; libcalabash-tls.so has them.
 
 For this machine, the compiler finds them where ``libssl-dev`` installs them (``tools/bootstrap``).
 """

@@ -1,7 +1,8 @@
 """Build the product's wheel for this machine or, with a cross compiler, for the other one: ``python -m tools.wheel``.
 
 A wheel holds the C libraries of one machine; its name says which machine and which version of the C library it needs. For
-aarch64 on x86-64 it takes ``gcc-aarch64-linux-gnu`` and ``libc6-dev-arm64-cross`` (``tools/bootstrap --tests``).
+aarch64 on x86-64 it takes ``gcc-aarch64-linux-gnu`` and ``libc6-dev-arm64-cross`` (``tools/bootstrap --tests``). A wheel
+without TLS, which a machine without ``libssl-dev`` would make, is refused unless ``CALABASH_WITHOUT_TLS=1`` is set.
 """
 
 from __future__ import annotations
@@ -52,7 +53,19 @@ def build(out: Path, machine: str = "") -> Path:
     """Build the wheel for a machine and return its path. Raises BuildError."""
     machine = machine or platform.machine()
     with tempfile.TemporaryDirectory(prefix="calabash-native-") as scratch:
-        return _build(out, machine, stripped(libraries(machine), machine, Path(scratch) / "_native"))
+        native = libraries(machine)
+        require_tls(native)
+        return _build(out, machine, stripped(native, machine, Path(scratch) / "_native"))
+
+
+def require_tls(native: Path) -> None:
+    """Raise BuildError if the C libraries have no TLS, unless ``CALABASH_WITHOUT_TLS=1`` permits that."""
+    library = native / "remote/libcalabash-tls.so"
+    if not library.is_file() and os.environ.get("CALABASH_WITHOUT_TLS") != "1":
+        raise BuildError(
+            f"the wheel would have no TLS, so that programs could not use devices of other machines: {library} is"
+            " missing; hint: install libssl-dev; CALABASH_WITHOUT_TLS=1 permits a wheel without TLS"
+        )
 
 
 def stripped(native: Path, machine: str, target: Path) -> Path:

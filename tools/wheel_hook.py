@@ -1,7 +1,8 @@
 """Build hook of the wheel: adds the C libraries and names the machine in the wheel's tag.
 
 ``CALABASH_WHEEL_NATIVE`` names a directory as ``make -C native`` fills it, of any machine; by default it is the build of this
-machine. No wheel is made without the libraries. The required version of the C library is read from the libraries themselves.
+machine. No wheel is made without the libraries, nor without TLS unless ``CALABASH_WITHOUT_TLS=1`` is set. The required version
+of the C library is read from the libraries themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine
 _NEEDED = ("lib/libcalabash.so", "lib/libcalabash-page.so", "simgpu/libcuda.so.1", "simgpu/libnvidia-ml.so.1")
+_TLS = "remote/libcalabash-tls.so"
 
 
 def tag_of(native: Path) -> str:
@@ -22,6 +24,11 @@ def tag_of(native: Path) -> str:
     missing = [name for name in _NEEDED if not (native / name).is_file()]
     if missing:
         raise RuntimeError(f"{', '.join(missing)} are not in {native}; hint: make native, or python -m tools.wheel")
+    if not (native / _TLS).is_file() and os.environ.get("CALABASH_WITHOUT_TLS") != "1":
+        raise RuntimeError(
+            f"the libraries in {native} have no TLS: {_TLS} is missing, so that programs could not use devices of other"
+            " machines; hint: install libssl-dev, then make native; CALABASH_WITHOUT_TLS=1 permits a wheel without TLS"
+        )
     machines, glibc = set(), 17
     for path in native.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""

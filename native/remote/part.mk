@@ -22,11 +22,24 @@ $(REMOTE_BUILD)/%.o: $(REMOTE_DIR)/%.c $(REMOTE_HEADERS) $(REMOTE_DIR)/part.mk $
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -I$(REMOTE_BUILD) -c $< -o $@
 
-# OpenSSL may be installed after the first build, or replaced.
-REMOTE_OPENSSL := $(REMOTE_BUILD)/openssl
-$(shell mkdir -p $(REMOTE_BUILD); echo '$(OPENSSL_LIBS)' | cmp -s - $(REMOTE_OPENSSL) || echo '$(OPENSSL_LIBS)' >$(REMOTE_OPENSSL))
-$(REMOTE_BUILD)/wire/tls.o: CFLAGS += $(OPENSSL_CFLAGS)
-$(REMOTE_BUILD)/wire/tls.o: $(REMOTE_OPENSSL)
+# OpenSSL is in one library, which the others load when TLS is requested. Its only exported symbol is a table of functions,
+# so that a program with another OpenSSL is not affected, nor this library by that one.
+REMOTE_TLS := $(REMOTE_OUT)/libcalabash-tls.so
+REMOTE_TLS_MAP := $(REMOTE_DIR)/tls/tls.map
+ifneq ($(OPENSSL_LIBS),)
+$(REMOTE_BUILD)/tls/tls.o: CFLAGS += $(OPENSSL_CFLAGS)
+$(REMOTE_BUILD)/tls/tls.o: $(OPENSSL_LIBS)
+
+$(REMOTE_TLS): $(REMOTE_BUILD)/tls/tls.o $(REMOTE_TLS_MAP) $(OPENSSL_LIBS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--version-script=$(REMOTE_TLS_MAP) \
+		-Wl,--exclude-libs,ALL -Wl,--gc-sections -o $@.new $(REMOTE_BUILD)/tls/tls.o $(OPENSSL_LIBS)
+	@mv -f $@.new $@
+
+TARGETS += $(REMOTE_TLS)
+else
+$(shell rm -f $(REMOTE_TLS)) # of an earlier build
+endif
 
 $(REMOTE_BUILD)/remote_%.o: $(REMOTE_STAMP) $(REMOTE_HEADERS)
 	$(CC) $(CFLAGS) -I$(REMOTE_BUILD) -c $(REMOTE_BUILD)/remote_$*.c -o $@
@@ -34,7 +47,7 @@ $(REMOTE_BUILD)/remote_%.o: $(REMOTE_STAMP) $(REMOTE_HEADERS)
 $(REMOTE_OUT)/libcuda.so.1: $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) $(API_SIM_CUDA_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--version-script=$(API_SIM_CUDA_MAP) \
-		-Wl,--exclude-libs,ALL -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS)
+		-Wl,--exclude-libs,ALL -o $@.new $(filter %.o,$^) -ldl
 	@mv -f $@.new $@
 
 # NVML, by the same session and calls; the driver's symbols are not exported.
@@ -42,12 +55,12 @@ $(REMOTE_OUT)/libnvidia-ml.so.1: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJEC
 		$(API_SIM_NVML_MAP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--version-script=$(API_SIM_NVML_MAP) \
-		-Wl,--exclude-libs,ALL -o $@.new $(sort $(filter %.o,$^)) $(OPENSSL_LIBS)
+		-Wl,--exclude-libs,ALL -o $@.new $(sort $(filter %.o,$^)) -ldl
 	@mv -f $@.new $@
 
 $(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(REMOTE_BUILD)/remote_nvml_worker.o $(BUILD)/image/bytes.o
 	@mkdir -p $(@D)
-	$(CC) $(EXTRA_CFLAGS) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS) -ldl
+	$(CC) $(EXTRA_CFLAGS) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) -ldl
 	@mv -f $@.new $@
 
 # It is started without the variables that it sets for the program, so that nothing is preloaded into it.
@@ -70,13 +83,13 @@ $(REMOTE_BUILD)/session_%.map: $(API_BUILD)/sim_%.map
 
 $(SPAN_OUT)/libcuda-session.so: $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) $(REMOTE_BUILD)/session_cuda.map
 	@mkdir -p $(@D)
-	$(SPAN_LINK) -Wl,--version-script=$(filter %.map,$^) $(filter %.o,$^) $(OPENSSL_LIBS)
+	$(SPAN_LINK) -Wl,--version-script=$(filter %.map,$^) $(filter %.o,$^) -ldl
 	@mv -f $@.new $@
 
 $(SPAN_OUT)/libnvidia-ml-session.so: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) \
 		$(REMOTE_BUILD)/session_nvml.map
 	@mkdir -p $(@D)
-	$(SPAN_LINK) -Wl,--version-script=$(filter %.map,$^) $(sort $(filter %.o,$^)) $(OPENSSL_LIBS)
+	$(SPAN_LINK) -Wl,--version-script=$(filter %.map,$^) $(sort $(filter %.o,$^)) -ldl
 	@mv -f $@.new $@
 
 $(SPAN_OUT)/libcuda.so.1: $(call SPAN_OBJECTS,span) $(REMOTE_BUILD)/remote_span.o $(REMOTE_BUILD)/wire/span.o $(API_ERRORS) \

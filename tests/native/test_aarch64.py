@@ -43,7 +43,10 @@ def needed(library: Path) -> list[str]:
 
 def test_every_library_builds_and_needs_nothing_beyond_the_c_library() -> None:
     built = cross_libraries()
-    names = ("lib/libcalabash.so", "lib/libcalabash-page.so", "simgpu/libcuda.so.1", "simgpu/libnvidia-ml.so.1")
+    names = [
+        f"{directory}/{name}" for directory in ("simgpu", "remote") for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+    ]
+    names += ["lib/libcalabash.so", "lib/libcalabash-page.so", "remote/calabash-worker", "remote/libcalabash-tls.so"]
     for name in names:
         assert set(needed(built / name)) <= {"libc.so.6", "libm.so.6", "ld-linux-aarch64.so.1"}, name
 

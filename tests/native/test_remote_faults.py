@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.native.remote_connections import KEY, CuttableProxy, MinimalBroker, lease_file
-from tests.native.remote_world import REMOTE_DIR, WORKER, DirectServer, RemoteNode
+from tests.native.remote_world import DirectServer, RemoteNode
 from tests.native.simnode import until
 
 from calabash.adapters.host.readable import readable
@@ -423,18 +423,3 @@ def test_program_waits_for_a_busy_worker(far: ServerBehindProxy) -> None:
         assert program.end() == 0
         assert program.said() == ""
     assert len(far.broker.handed) == 1  # it did not even connect again
-
-
-def test_libraries_contain_tls_and_export_no_symbol_of_it() -> None:
-    for library in (REMOTE_DIR / "libcuda.so.1", WORKER):
-        assert b"TLS_AES_128_GCM_SHA256" in library.read_bytes(), "built without libssl-dev; hint: tools/bootstrap"
-        assert library.stat().st_size < 8 << 20
-        done = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
-        assert "libssl" not in done.stdout
-        assert "libcrypto" not in done.stdout
-    told = subprocess.run(
-        ["nm", "-D", "--defined-only", REMOTE_DIR / "libcuda.so.1"], capture_output=True, text=True, check=True
-    ).stdout
-    names = [line.split()[-1] for line in told.splitlines()]
-    assert len(names) > 400
-    assert [name for name in names if not name.startswith("cu")] == []

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.compiled import compiled
+from tests.compiled import built, compiled
 from tests.native.remote_fuzzing import FLAGS, INCLUDE, ROOT, feed, fuzzer, record
 from tests.native.sim_cuda_programs import STRICT, CudaNode
 
@@ -25,6 +25,22 @@ def test_no_frame_makes_the_worker_touch_what_is_not_its_own(tmp_path: Path) -> 
     assert said > 20_000
     assert changed > 1_000
     assert locked > 10 * ordinary  # no more is locked for one session than it may have
+
+
+@pytest.mark.parametrize("command", ["copies", "refused", "ended", "forked"])
+def test_interface_of_tls_makes_no_invalid_access(command: str) -> None:
+    def make(out: Path) -> None:
+        variables = [f"BUILD={out}/objects", f"OUT={out}", f"EXTRA_CFLAGS={FLAGS}"]
+        native = ["make", "-s", "-C", str(ROOT / "native"), *variables]
+        subprocess.run([*native, f"{out}/remote/libcalabash-tls.so"], check=True)
+        sources = [Path(__file__).with_name("remote_tls.c"), ROOT / "native/remote/wire/tls.c"]
+        compile_program = ["gcc", *STRICT, *FLAGS.split(), f"-I{ROOT}/native", *sources, "-ldl"]
+        subprocess.run([*compile_program, "-o", out / "remote/remote_tls"], check=True)
+
+    program = built("remote-tls-sanitized", [FLAGS], make) / "remote/remote_tls"
+    done = subprocess.run([program, command], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
 
 
 def test_pages_that_the_driver_does_not_lock_are_forgotten() -> None:

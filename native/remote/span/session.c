@@ -18,6 +18,7 @@
 
 struct span_session span_sessions[CB_SPAN_MAX];
 unsigned int span_count;
+static char tls_directory[4096]; /* of libcalabash-tls.so, because a copy in memory has no path */
 
 static bool report_error(const char *what, const char *detail)
 {
@@ -57,8 +58,10 @@ static bool session_load(struct span_session *s, const char *path, const char *p
     bool ok = s->port && s->port->bytes == sizeof *s->port;
     if (!ok) report_error(path, s->library ? "it is of another version" : dlerror());
     close(fd);
-    if (ok) s->port->join(s->member, s->where);
-    return ok;
+    if (!ok) return false;
+    s->port->tls_in(tls_directory);
+    s->port->join(s->member, s->where);
+    return true;
 }
 
 static bool sessions_load(const char *path, const char *place)
@@ -90,6 +93,7 @@ bool span_load(const char *name, const char *place)
         state = FAILED;
         const char *file = dladdr((void *)span_load, &own) ? own.dli_fname : NULL;
         const char *slash = file ? strrchr(file, '/') : NULL;
+        if (slash) snprintf(tls_directory, sizeof tls_directory, "%.*s/..", (int)(slash - file), file);
         int length = slash ? snprintf(path, sizeof path, "%.*s/%s", (int)(slash - file), file, name) : -1;
         bool ok = length > 0 && (size_t)length < sizeof path ? sessions_load(path, place)
                                                              : report_error(name, "it is not found");

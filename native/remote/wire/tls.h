@@ -3,8 +3,9 @@
  * lease's key that leaks later does not disclose earlier traffic. AES-128-GCM only, no certificates. The
  * identity, LEASE.SESSION, is the first thing on the wire, and not secret.
  *
- * OpenSSL runs with a library context of its own; it reads no configuration of the machine and registers no
- * exit handler.
+ * The implementation is libcalabash-tls.so (remote/tls/library.h), which is loaded when the first connection is
+ * made. OpenSSL runs there with a library context of its own; it reads no configuration of the machine and
+ * registers no exit handler.
  */
 #ifndef CALABASH_REMOTE_TLS_H
 #define CALABASH_REMOTE_TLS_H
@@ -16,6 +17,15 @@
 #include <sys/types.h>
 
 #define CB_IDENTITY_MAX 128
+#define CB_TLS_WHY      640 /* bytes for an explanation */
+
+/*
+ * Load the library now, before a sandbox or a fork. Return false with an explanation in `why` if this build has no
+ * TLS. The result of the first call stands for the life of the process.
+ */
+bool cb_tls_load(char *why, size_t capacity);
+/* Say where the library is, before it is loaded, to code that has no path. The text must remain valid. */
+void cb_tls_look_in(const char *directory);
 
 struct cb_tls; /* one thread may receive while another sends */
 

@@ -3,6 +3,7 @@
 #endif
 #include "remote/worker/host.h"
 
+#include "remote/wire/tls.h"
 #include "remote/worker/children.h"
 
 #include <errno.h>
@@ -73,11 +74,21 @@ static _Noreturn void worker_process(struct cb_connecting *guest, int control, p
     exit(worker_main(&own, control));
 }
 
+/* Before the first fork that needs it: workers share its memory, and their sandbox keeps them from files. */
+static bool tls_is_loaded(void)
+{
+    char why[CB_TLS_WHY];
+    bool loaded = cb_tls_load(why, sizeof why);
+    if (!loaded) fprintf(stderr, "worker: %s\n", why);
+    return loaded;
+}
+
 static enum cb_greeting_status worker_start(struct cb_connecting *guest)
 {
     int pair[2] = {-1, -1};
     const uint8_t *session = guest->greeting.kind == CB_GREETING_HANDOVER ? guest->greeting.session : NULL;
     if (cb_children_count() >= options->sessions) return CB_GREETING_FULL;
+    if (session && !tls_is_loaded()) return CB_GREETING_FAILED;
     if (session && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) return CB_GREETING_FAILED;
     pid_t host = getpid(), child = fork();
     if (child == 0) {

@@ -25,7 +25,7 @@ static bool socket_is_tcp(int fd)
 
 static struct cb_tls *tls_accept(struct cb_connecting *guest)
 {
-    char why[128] = "the descriptor that was handed over is not a TCP connection";
+    char why[CB_TLS_WHY] = "the descriptor that was handed over is not a TCP connection";
     struct cb_tls *t = NULL;
     if (socket_is_tcp(guest->passed)) {
         cb_tcp_prepare(guest->passed);

@@ -71,6 +71,15 @@ def test_each_step_is_a_line_with_its_time_and_the_last_line_says_what_to_try(tr
     assert "try:" in last
 
 
+def test_build_without_openssl_is_announced(tree: Tree) -> None:
+    tree.program("gcc", "echo libssl.a")
+    done = tree()
+    assert done.returncode == 0
+    assert done.stderr == (
+        "warning: libssl-dev is not installed: THIS BUILD HAS NO TLS; hint: tools/bootstrap --quick\n"
+    )
+
+
 def test_a_tree_that_is_in_place_is_left_alone_in_silence(tree: Tree) -> None:
     tree()
     done = tree()

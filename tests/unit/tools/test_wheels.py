@@ -16,7 +16,8 @@ import pytest
 from tools import wheel
 
 NATIVE = wheel.ROOT / "src/calabash/_native"
-LIBRARIES = ("lib/libcalabash.so", "lib/libcalabash-page.so", "simgpu/libcuda.so.1", "simgpu/libnvidia-ml.so.1")
+TLS = "remote/libcalabash-tls.so"
+LIBRARIES = ("lib/libcalabash.so", "lib/libcalabash-page.so", "simgpu/libcuda.so.1", "simgpu/libnvidia-ml.so.1", TLS)
 ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
@@ -67,6 +68,28 @@ def test_no_wheel_is_made_without_libraries_or_with_those_of_two_machines(hook: 
     (tmp_path / LIBRARIES[0]).write_bytes(b"\x7fELF" + bytes(14) + b"\xb7\0")
     with pytest.raises(RuntimeError, match="libraries for aarch64, x86_64"):
         hook.tag_of(tmp_path)
+
+
+def test_no_wheel_is_made_without_tls_unless_that_is_permitted(
+    hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = libraries(tmp_path / "native", 62)
+    wheel.require_tls(native)
+    (native / TLS).unlink()
+    monkeypatch.setattr(wheel, "libraries", lambda machine: native)
+    with pytest.raises(wheel.BuildError, match=f"no TLS, .*{TLS} is missing; hint: install libssl-dev"):
+        wheel.build(tmp_path)
+    with pytest.raises(RuntimeError, match=f"no TLS: {TLS} is missing, .*hint: install libssl-dev"):
+        hook.tag_of(native)
+    monkeypatch.setenv("CALABASH_WITHOUT_TLS", "1")
+    wheel.require_tls(native)
+    assert hook.tag_of(native) == "py3-none-manylinux_2_17_x86_64"
+
+
+def test_libraries_of_the_wheel_take_little_space(tmp_path: Path) -> None:
+    """OpenSSL, which takes about 5 MB, is in one of them."""
+    made = wheel.stripped(NATIVE, platform.machine(), tmp_path / "native")
+    assert sum(path.stat().st_size for path in made.rglob("*") if path.is_file()) < 12 << 20
 
 
 @pytest.mark.parametrize("machine", wheel.MACHINES)

@@ -117,7 +117,7 @@ static struct cb_tls *lease_dial(const struct lease *l, int timeout_ms, char *wh
 
 static struct cb_tls *lease_redial(void *own, int timeout_ms)
 {
-    char why[256];
+    char why[CB_TLS_WHY];
     return lease_dial(own, timeout_ms, why, sizeof why);
 }
 

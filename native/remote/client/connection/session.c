@@ -5,6 +5,7 @@
 #include "remote/client/device/device_snapshot.h"
 #include "remote/client/launch/kernel_output.h"
 #include "remote/wire/environment.h"
+#include "remote/wire/tls.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -72,7 +73,7 @@ bool cb_session_open(void)
 {
     static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
     static bool prepared;
-    char why[256];
+    char why[CB_TLS_WHY];
     const char *where = cb_session_where ? cb_session_where : getenv("CALABASH_REMOTE");
     pthread_mutex_lock(&opening);
     bool ok = cb_command_buffer.state == CB_OPEN;

@@ -3,6 +3,7 @@
 #include "remote/client/api/generated.h"
 #include "remote/client/connection/session.h"
 #include "remote/client/memory/memory_ranges.h"
+#include "remote/wire/tls.h"
 
 static void member_join(unsigned int member, const char *where)
 {
@@ -17,5 +18,5 @@ static bool member_owns(uint64_t address)
 }
 
 /* Exported by the libraries that spans load, and by no other. */
-EXPORT const struct cb_session_port cb_session_port = {sizeof cb_session_port, member_join, member_owns,
-                                                       cb_client_address};
+EXPORT const struct cb_session_port cb_session_port = {sizeof cb_session_port, member_join, cb_tls_look_in,
+                                                       member_owns, cb_client_address};

@@ -13,6 +13,8 @@ struct cb_session_port {
      * valid.
      */
     void (*join)(unsigned int member, const char *where);
+    /* Called before the session is opened, with the directory of libcalabash-tls.so; it must remain valid. */
+    void (*tls_in)(const char *directory);
     /* Return true if this session allocated the memory at the address. */
     bool (*owns)(uint64_t address);
     void *const *address; /* of functions, by enum cb_cuda_function */

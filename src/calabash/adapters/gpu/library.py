@@ -44,9 +44,18 @@ def remote_library_dir() -> Path:
     return _NATIVE / "remote"
 
 
+def tls_library() -> Path:
+    """Return the path of the library with TLS, which the worker and the forwarding libraries load from beside themselves.
+
+    The file does not exist if this build has no TLS.
+    """
+    return remote_library_dir() / "libcalabash-tls.so"
+
+
 def forwarding_libraries() -> tuple[Path, ...]:
-    """Return the libraries that forward a program's driver calls to a remote worker."""
-    return tuple(remote_library_dir() / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+    """Return the libraries that a program needs to forward its driver calls to a remote worker."""
+    drivers = tuple(remote_library_dir() / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+    return (*drivers, tls_library()) if tls_library().is_file() else drivers
 
 
 def simulated_environment(state: Path, inherited: str = "") -> dict[str, str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from calabash.adapters.gpu.library import tls_library
 from calabash.adapters.host.files import write_durably
 from calabash.adapters.host.log_stream import log_stream
 from calabash.adapters.host.tcp_peers import local_peer
@@ -201,6 +202,7 @@ def run_server(
     )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes a descriptor
+    require_tls()
     with ExitStack() as stack:
         stack.enter_context(locked_directory(directory))
         context = _tls(directory, settings.name)
@@ -222,6 +224,17 @@ def run_server(
             await server.serve(listener, TenantListeners(ports, pool=streams, holder=holder, keep_s=keep_s))
 
         asyncio.run(main())
+
+
+def require_tls() -> None:
+    """Raise CalabashError(UNSUPPORTED) if this build has no TLS, without which no program could start a session."""
+    path = tls_library()
+    if not path.is_file():
+        raise CalabashError(
+            f"this build of Calabash has no TLS, so devices cannot be offered to other machines: {path} does not exist",
+            reason=Reason.UNSUPPORTED,
+            hint="install libssl-dev, then make native; or install a wheel that has TLS",
+        )
 
 
 def _tls(directory: Path, name: str) -> ssl.SSLContext:

@@ -46,7 +46,8 @@ class EditsMaker:
         shim: the shim on the host.
         preload: file on the host with the shim's path inside a container.
         driver: files and nodes of the host's driver that containers get.
-        forwarding: libraries on the host that replace the driver's and forward calls to a worker.
+        forwarding: libraries on the host that replace the driver's and forward calls to a worker, and those that they
+            load from their own directory.
     """
 
     def __init__(self, *, shim: Path, preload: Path, driver: HostDriver, forwarding: Sequence[Path] = ()) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from calabash.adapters.gpu.library import SIM_ENVIRONMENT, remote_library_dir, simulated_library_dir
+from calabash.adapters.gpu.library import SIM_ENVIRONMENT, remote_library_dir, simulated_library_dir, tls_library
 from calabash.adapters.host.bubblewrap import PLAIN_NODES, SYSTEM_LIBRARIES, Enclosure
 from calabash.adapters.host.pci.device_nodes import node_of
 from calabash.model.allocation import AllocationRecord
@@ -48,7 +48,7 @@ def enclosure_of(tools: NodeTools, record: AllocationRecord, slot: Path, *, user
         user: the user as which workers run; -1: the pool's own.
     """
     shim = shim_environment(record.placement.slices, library=str(tools.library), slot=str(slot))
-    sees = [*SYSTEM_LIBRARIES, str(tools.library), str(remote_library_dir() / "calabash-worker")]
+    sees = [*SYSTEM_LIBRARIES, str(tools.library), str(remote_library_dir() / "calabash-worker"), str(tls_library())]
     writes = [str(slot), *PLAIN_NODES]
     state = tools.environment.get(SIM_ENVIRONMENT)
     if state is not None:

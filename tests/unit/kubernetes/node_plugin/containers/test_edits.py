@@ -15,7 +15,12 @@ from calabash.kubernetes.node_plugin.containers.edits import (
     WORKER_INSIDE,
     EditsMaker,
 )
-from calabash.kubernetes.node_plugin.containers.host_driver import HostDriver, find_driver, simulated_driver
+from calabash.kubernetes.node_plugin.containers.host_driver import (
+    HostDriver,
+    find_driver,
+    library_directories,
+    simulated_driver,
+)
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
@@ -24,6 +29,8 @@ from calabash.node.modes.brokered.isolation import program_edits
 from calabash.sharing.protocol import Edits as ModeEdits
 from calabash.sharing.protocol import Mount
 from calabash.sharing.registry import mode_named
+
+FORWARDING = ("libcuda.so.1", "libnvidia-ml.so.1", "libcalabash-tls.so")
 
 
 def _edits(
@@ -46,7 +53,7 @@ def _edits(
         shim=Path("/opt/libcalabash.so"),
         preload=tmp_path / "ld.so.preload",
         driver=driver,
-        forwarding=[Path("/opt/forwarding") / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")],
+        forwarding=[Path("/opt/forwarding") / name for name in FORWARDING],
     )
     mode = mode_named(name).container_edits(slices, library="/opt/libcalabash.so", slot=record.slot)
     return maker.for_grant(Grant(record=record, edits=mode.joined(more or ModeEdits())), nodes)
@@ -126,7 +133,10 @@ def test_a_container_with_a_worker_has_its_socket_and_libraries_that_forward_and
     }
     assert _at(edits, WORKER_INSIDE).host_path == "/home/workers/a/worker.sock"
     rest = {(mount.host_path, mount.options[0]) for mount in edits.mounts if mount.container_path != WORKER_INSIDE}
-    assert rest == {("/opt/forwarding/libcuda.so.1", "ro"), ("/opt/forwarding/libnvidia-ml.so.1", "ro")}
+    assert rest == {(f"/opt/forwarding/{name}", "ro") for name in FORWARDING}
+    inside = {mount.container_path for mount in edits.mounts}
+    beside = {f"{directory}/libcalabash-tls.so" for directory in library_directories()}
+    assert beside < inside  # where the forwarding libraries, which load it, search it
 
 
 def test_devices_of_a_simulated_machine_come_from_its_own_root_be_they_files_or_devices(tmp_path: Path) -> None:
