@@ -5,7 +5,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "remote/tls/library.h"
+#include "remote/wire/tls.h"
+#include "remote/wire/tls_library.h"
 
 #include <errno.h>
 #include <linux/sockios.h>

@@ -10,7 +10,7 @@
 #endif
 #include "remote/wire/tls.h"
 
-#include "remote/tls/library.h"
+#include "remote/wire/tls_library.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -92,7 +92,8 @@ static void library_load(void)
                  "hint: Calabash was replaced while the program ran; start the program again",
                  path, found->version, CB_TLS_VERSION);
     else
-        snprintf(failure, sizeof failure, "TLS is not available: %.480s\nhint: install Calabash again", dlerror());
+        snprintf(failure, sizeof failure, "TLS is not available: %.480s\nhint: install Calabash again",
+                 dlerror());
 }
 
 bool cb_tls_load(char *why, size_t capacity)

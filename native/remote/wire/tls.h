@@ -3,7 +3,7 @@
  * lease's key that leaks later does not disclose earlier traffic. AES-128-GCM only, no certificates. The
  * identity, LEASE.SESSION, is the first thing on the wire, and not secret.
  *
- * The implementation is libcalabash-tls.so (remote/tls/library.h), which is loaded when the first connection is
+ * The implementation is libcalabash-tls.so (remote/tls, tls_library.h), which is loaded when the first connection is
  * made. OpenSSL runs there with a library context of its own; it reads no configuration of the machine and
  * registers no exit handler.
  */

@@ -4,14 +4,19 @@
  *
  * The functions are those of remote/wire/tls.h, which describes them.
  */
-#ifndef CALABASH_REMOTE_TLS_LIBRARY_H
-#define CALABASH_REMOTE_TLS_LIBRARY_H
+#ifndef CALABASH_REMOTE_WIRE_TLS_LIBRARY_H
+#define CALABASH_REMOTE_WIRE_TLS_LIBRARY_H
 
-#include "remote/wire/tls.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 #define CB_TLS_FILE    "libcalabash-tls.so"
 #define CB_TLS_SYMBOL  "calabash_tls"
 #define CB_TLS_VERSION 1u /* of the table and of the functions' meaning */
+
+struct cb_tls; /* a connection; its content is private to the library */
 
 struct cb_tls_table {
     uint32_t version, bytes; /* these two come first in every version */
