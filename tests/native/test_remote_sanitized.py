@@ -34,7 +34,7 @@ def test_interface_of_tls_makes_no_invalid_access(command: str) -> None:
         native = ["make", "-s", "-C", str(ROOT / "native"), *variables]
         subprocess.run([*native, f"{out}/remote/libcalabash-tls.so"], check=True)
         sources = [Path(__file__).with_name("remote_tls.c"), ROOT / "native/remote/wire/tls.c"]
-        compile_program = ["gcc", *STRICT, *FLAGS.split(), f"-I{ROOT}/native", *sources, "-ldl"]
+        compile_program: list[str | Path] = ["gcc", *STRICT, *FLAGS.split(), f"-I{ROOT}/native", *sources, "-ldl"]
         subprocess.run([*compile_program, "-o", out / "remote/remote_tls"], check=True)
 
     program = built("remote-tls-sanitized", [FLAGS], make) / "remote/remote_tls"
