@@ -17,12 +17,19 @@ from pathlib import Path
 from calabash.adapters.cdi import list_specs, remove_spec
 from calabash.adapters.host.files import lock_exclusive
 from calabash.adapters.host.mounts import Mounted, mounts, unmount
+from calabash.kubernetes.claims.device_names import DRIVER
 from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX
 from calabash.kubernetes.node_plugin.containers.device_ids import SPEC_PREFIX
 from calabash.kubernetes.node_plugin.settings import relay_directory
 from calabash.model.errors import CalabashError, Reason
 
-_SOCKETS = "calabash-*.sock"
+_DRIVER_DIRECTORY = Path("plugins") / DRIVER
+# Sockets of the device plug-ins and of the DRA driver, by their directory below that of the kubelet.
+_SOCKETS = {
+    Path("device-plugins"): "calabash-*.sock",
+    Path("plugins_registry"): "calabash[-.]*-reg.sock",
+    _DRIVER_DIRECTORY: "dra-*.sock",
+}
 _MARKS = ("agent.lock", "agent.db", "alloc")  # every directory of an agent contains one of these
 
 
@@ -162,21 +169,12 @@ def _remove_specs(specs: Path) -> int:
 
 
 def _remove_sockets(kubelet: Path) -> int:
-    found = [
-        path
-        for directory in (
-            kubelet / "device-plugins",
-            kubelet / "plugins_registry",
-            kubelet / "plugins" / "calabash.dev",
-        )
-        for path in directory.glob(_SOCKETS)
-        if path.is_socket()
-    ]
+    found = [path for part, names in _SOCKETS.items() for path in (kubelet / part).glob(names) if path.is_socket()]
     for path in found:
         with suppress(FileNotFoundError):
             path.unlink()
     with suppress(OSError):
-        (kubelet / "plugins" / "calabash.dev").rmdir()
+        (kubelet / _DRIVER_DIRECTORY).rmdir()
     return len(found)
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from calabash.adapters.host.files import lock_exclusive
 from calabash.adapters.host.mounts import mount, mounts, unmount
+from calabash.adapters.kubelet import DevicePluginServer, DraServer
 from calabash.cli.commands import cli
+from calabash.kubernetes.claims.device_names import DRIVER
 from calabash.kubernetes.node_plugin.purge import Purged, purge
 from calabash.model.errors import CalabashError, Reason
 
@@ -51,6 +57,47 @@ def node(tmp_path: Path) -> Iterator[Node]:
     for entry in reversed(mounts()):
         if tmp_path in entry.directory.parents:
             unmount(entry.directory)
+
+
+class Handler:
+    """Stands for the parts that answer the kubelet; the kubelet of these tests asks nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A temporary directory with a short path, because the path of a Unix socket is limited to 108 bytes."""
+    with tempfile.TemporaryDirectory(prefix="purge-") as made:
+        yield Path(made)
+
+
+def test_purge_removes_the_sockets_of_a_device_plug_in_and_of_a_driver_that_were_killed(short_path: Path) -> None:
+    node = Node(short_path)
+    directories = [node.kubelet / name for name in ("device-plugins", "plugins", "plugins_registry")]
+    for directory in directories[1:]:
+        directory.mkdir()
+    kept = short_path / "kept"
+    kept.mkdir()
+    plugin = DevicePluginServer("calabash.dev/gpus", cast("Any", Handler()), directory=directories[0])
+    driver = DraServer(DRIVER, cast("Any", Handler()), plugins=directories[1], registry=directories[2])
+    for server in (plugin, driver):
+        server.start()
+    made = [path for directory in directories for path in directory.rglob("*.sock")]
+    assert len(made) == 3, made
+    for number, path in enumerate(made):  # a killed process leaves them; a stopped one removes its own
+        path.rename(kept / str(number))
+    for server in (plugin, driver):
+        server.stop()
+    for number, path in enumerate(made):
+        path.parent.mkdir(exist_ok=True)
+        (kept / str(number)).rename(path)
+    with closing(socket.socket(socket.AF_UNIX)) as other:
+        other.bind(str(directories[2] / "other.example-reg.sock"))
+        assert node.purge() == Purged(mounts=0, specs=2, sockets=3, home=True)
+    assert not (directories[1] / DRIVER).exists()
+    assert [path.name for path in directories[2].iterdir()] == ["other.example-reg.sock"]
 
 
 def test_purge_removes_what_is_the_agents_and_nothing_else(node: Node) -> None:
