@@ -38,6 +38,7 @@ Of several sources, the first one that is present counts.
 * **gang**: annotations `calabash.dev/gang` with `calabash.dev/gang-size`; `spec.schedulingGroup.podGroupName`; label
   `scheduling.x-k8s.io/pod-group` or `pod-group.scheduling.sigs.k8s.io`; Volcano's annotation
   `scheduling.k8s.io/group-name`. If a PodGroup is named, it sets the size of the gang.
+  PodGroups of Kubernetes are read in the newest version that is served of v1beta1, v1alpha3 and v1alpha2.
   The controller must create all pods at once: in a StatefulSet, set
   `podManagementPolicy: Parallel`. The Jobs of a JobSet form one gang if all their templates name it.
 * **priority**: `spec.priority`, set by the PriorityClass.

@@ -43,7 +43,7 @@ class MemoryFaults:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self.down = False
-        self.absent: set[str] = set()  # plurals of kinds that are not installed
+        self.absent: set[str] = set()  # kinds that are not installed: plurals, or API version and plural
         self.mute = 0  # so many bindings are done and the answer is lost
         self.watches: set[MemoryWatch[Any]] = set()
 
@@ -69,6 +69,10 @@ class MemoryFaults:
         """End a pod that is being deleted, as its kubelet does."""
         with self._store.changed:
             self._store.remove(POD, self._store.find(POD, name, namespace))
+
+    def lacks(self, kind: Kind[Any]) -> bool:
+        """Return True if the kind, or this version of it, is not installed."""
+        return kind.plural in self.absent or f"{kind.api_version}/{kind.plural}" in self.absent
 
     def check(self) -> None:
         """Raise the error of the fault that is set, if any."""
@@ -96,7 +100,7 @@ class MemoryKube:
 
     def serves(self, kind: Kind[Any]) -> bool:
         self.faults.check()
-        return kind.plural not in self.faults.absent
+        return not self.faults.lacks(kind)
 
     def get(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
         self.faults.check()
@@ -109,7 +113,7 @@ class MemoryKube:
     ) -> Listing[T]:
         self.faults.check()
         with self._store.changed:
-            if kind.plural in self.faults.absent:
+            if self.faults.lacks(kind):
                 raise refused(404, "NotFound", "the server could not find the requested resource", Reason.NOT_FOUND)
             chosen = [
                 obj
@@ -159,7 +163,7 @@ class MemoryKube:
         value = dict(obj) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
         value = msgspec.json.decode(msgspec.json.encode(value))
         with self._store.changed:
-            if kind.plural in self.faults.absent:
+            if self.faults.lacks(kind):
                 raise refused(404, "NotFound", "the server could not find the requested resource", Reason.NOT_FOUND)
             return _typed(kind, self._store.add(kind, created(kind, value), namespace))
 

@@ -23,7 +23,10 @@ class GroupPolicy(KubeStruct, frozen=True):
 
 
 class PodGroupSpec(KubeStruct, frozen=True):
-    """Spec of ``scheduling.k8s.io/v1alpha2`` (Kubernetes 1.36); pods name the group in ``spec.schedulingGroup``."""
+    """Spec of ``scheduling.k8s.io`` (Kubernetes 1.36: v1alpha2; 1.37: v1alpha3 and v1beta1).
+
+    Pods name the group in ``spec.schedulingGroup``.
+    """
 
     scheduling_policy: GroupPolicy = GroupPolicy()
     priority: int | None = None
@@ -54,9 +57,14 @@ class MemberGroup(KubeStruct, frozen=True):
     spec: MemberGroupSpec = MemberGroupSpec()
 
 
-POD_GROUP = Kind(
-    api_version="scheduling.k8s.io/v1alpha2", name="PodGroup", plural="podgroups", namespaced=True, type=PodGroup
+# Versions of the same objects, the newest first. The fields that are read are the same in all of them.
+POD_GROUP_VERSIONS = tuple(
+    Kind(
+        api_version=f"scheduling.k8s.io/{version}", name="PodGroup", plural="podgroups", namespaced=True, type=PodGroup
+    )
+    for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
+POD_GROUP = POD_GROUP_VERSIONS[-1]
 COSCHEDULING_GROUP = Kind(
     api_version="scheduling.x-k8s.io/v1alpha1", name="PodGroup", plural="podgroups", namespaced=True, type=MemberGroup
 )

@@ -17,7 +17,7 @@ from calabash.kubernetes.planner.watch.facts_from_objects import (
     namespace_facts,
     queue_facts,
 )
-from calabash.kubernetes.planner.watch.groups import GROUPS, GroupMirrors
+from calabash.kubernetes.planner.watch.groups import GroupMirrors
 from calabash.kubernetes.planner.watch.pruning import keep_budget, keep_namespace
 from calabash.kubernetes.pod_request import GangSource
 
@@ -53,9 +53,8 @@ class RuleMirrors:
             with leave_out(NAMESPACE, namespace):
                 core.namespace_changed(namespace_facts(namespace))
         core.set_queues(all_queues(self._queues.snapshot().values()))
-        kinds = dict(GROUPS)
-        for source, group in self.groups.snapshot():
-            with leave_out(kinds[source], group):
+        for source, kind, group in self.groups.snapshot():
+            with leave_out(kind, group):
                 core.group_changed((source, group.metadata.namespace, group.metadata.name), group_size(group))
         for budget in self._budgets.snapshot().values():
             with leave_out(PDB, budget):
