@@ -109,6 +109,7 @@ int main(int argc, char **argv)
     static const size_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 64 << 20};
     if (argc != 5 || strcmp(argv[1], "--kernels") != 0 || strcmp(argv[3], "--rounds") != 0) return 2;
     int rounds = atoi(argv[4]);
+    if (rounds < 10 || rounds > 1000000) return 2;
     CUcontext context;
     CUmodule module;
     CUdeviceptr there;

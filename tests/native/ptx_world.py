@@ -54,9 +54,14 @@ class Runner:
         assert self._process.stdout is not None
         encoded = [t.encode() for t in text] if isinstance(text, list) else text.encode()
         request = {"text": encoded, "kernel": kernel, "arrays": list(arrays)}
-        pickle.dump(request | {"grid": grid, "block": block, "shared": shared}, self._process.stdin)
-        self._process.stdin.flush()
-        answer: dict[str, Any] = pickle.load(self._process.stdout)
+        try:
+            pickle.dump(request | {"grid": grid, "block": block, "shared": shared}, self._process.stdin)
+            self._process.stdin.flush()
+            answer: dict[str, Any] = pickle.load(self._process.stdout)
+        except BaseException:  # as the test's time limit, for a kernel that does not end
+            self._process.kill()
+            self.close()
+            raise
         if answer.get("result"):
             self.close()
         return answer

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import re
+import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +32,43 @@ class DriverFiles:
 
 
 OWN_FILES = DriverFiles()
+
+
+_DRIVER_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+_LISTING_LIMIT_S = 10.0
+
+
+@functools.cache
+def driver_directories() -> tuple[Path, ...]:
+    """Return the directories of the driver's libraries on this machine, as the dynamic loader finds them.
+
+    They are those of ``LD_LIBRARY_PATH`` and of the loader's cache that have a library of the driver, and the directories
+    of the files behind these names. The driver loads further libraries from there. Empty if there is no driver.
+    """
+    searched = [Path(name) for name in os.environ.get("LD_LIBRARY_PATH", "").split(":") if name.startswith("/")]
+    files = [directory / name for directory in searched for name in _DRIVER_LIBRARIES]
+    files += _in_loader_cache()
+    found = [directory for file in files if file.is_file() for directory in (file.parent, file.resolve().parent)]
+    return tuple(dict.fromkeys(found))
+
+
+def _in_loader_cache() -> list[Path]:
+    program = shutil.which("ldconfig", path="/sbin:/usr/sbin")
+    if program is None:
+        return []
+    try:
+        listed = subprocess.run(
+            [program, "-p"],
+            capture_output=True,
+            text=True,
+            timeout=_LISTING_LIMIT_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    names = "|".join(map(re.escape, _DRIVER_LIBRARIES))
+    return [Path(path) for path in re.findall(rf"^\s*(?:{names}) \(.*\) => (/.*)$", listed.stdout, re.MULTILINE)]
 
 
 def shim_library() -> Path:

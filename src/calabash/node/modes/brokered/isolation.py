@@ -6,7 +6,13 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from calabash.adapters.gpu.library import SIM_ENVIRONMENT, remote_library_dir, simulated_library_dir, tls_library
+from calabash.adapters.gpu.library import (
+    SIM_ENVIRONMENT,
+    driver_directories,
+    remote_library_dir,
+    simulated_library_dir,
+    tls_library,
+)
 from calabash.adapters.host.bubblewrap import PLAIN_NODES, SYSTEM_LIBRARIES, Enclosure
 from calabash.adapters.host.pci.device_nodes import node_of
 from calabash.model.allocation import AllocationRecord
@@ -58,9 +64,14 @@ def enclosure_of(tools: NodeTools, record: AllocationRecord, slot: Path, *, user
         sees.append("/sys")
         writes += _nodes(tools, record)
     libraries = tools.driver_files.libraries
-    found = {} if libraries is None else {"LD_LIBRARY_PATH": str(libraries)}
+    searched: list[str] = []
     if libraries is not None:
+        searched = [str(libraries)]
         sees += [str(libraries), *sorted({str(link.resolve()) for link in libraries.iterdir()})]
+    elif state is None:
+        searched = [str(path) for path in driver_directories() if not _is_system(path)]
+        sees += searched
+    found = {"LD_LIBRARY_PATH": ":".join(searched)} if searched else {}
     return Enclosure(
         root=Path("/") if user >= 0 else None,
         sees=sees,
@@ -68,6 +79,10 @@ def enclosure_of(tools: NodeTools, record: AllocationRecord, slot: Path, *, user
         user=user if user >= 0 else None,
         environment={**_PLAIN, **found, **tools.environment, **dict(shim)},
     )
+
+
+def _is_system(directory: Path) -> bool:
+    return any(directory.is_relative_to(known) for known in SYSTEM_LIBRARIES)
 
 
 def _nodes(tools: NodeTools, record: AllocationRecord) -> list[str]:
