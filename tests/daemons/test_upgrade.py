@@ -1,7 +1,7 @@
 """Upgrade of a pool while programs run on slices, and the refused downgrade.
 
-The older side is a wheel. By default it is built from this tree with an older version number; ``CALABASH_UPGRADE_FROM``
-names wheels of released versions, separated by colons, from which the pool is upgraded instead.
+The older side is a wheel: that of each released version (``tests.releases``), and one of this tree with an older version
+number, whose minor version differs. ``CALABASH_UPGRADE_FROM`` names other wheels, separated by colons, to upgrade from instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sqlite3
 import struct
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -23,6 +22,7 @@ from typing import Any
 
 import pytest
 from tests.daemons.world import World, until
+from tests.releases import RELEASES, release_wheel, uv
 from tools import wheel
 
 import calabash
@@ -34,7 +34,7 @@ from calabash.model.versions import JOURNAL, SLOT_PAGES, minor_version
 from calabash.node.slots.names import LIMITS_FILE
 
 OLDER_VERSION = "0.0.9"
-WHEELS = [name for name in os.environ.get("CALABASH_UPGRADE_FROM", "").split(":") if name] or [""]
+WHEELS = [name for name in os.environ.get("CALABASH_UPGRADE_FROM", "").split(":") if name] or ["tree", *RELEASES]
 PROGRAMS = 20
 MEMORY_MIB, CORES = 1024, 10
 GAP_S = 0.001  # between two usage records of one allocation
@@ -42,17 +42,13 @@ EDGE_S = 2.0  # between a grant or an end, and the usage record that begins or e
 
 
 class OlderProduct:
-    """The product of a wheel in an environment of its own, with the dependencies of this tree."""
+    """The product of a wheel and its dependencies in an environment of their own."""
 
     def __init__(self, directory: Path, archive: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
-        (packages,) = directory.glob("lib/python*/site-packages")
-        with zipfile.ZipFile(archive) as content:
-            content.extractall(packages)
-        for path in (packages / "calabash" / "_native").rglob("*"):
-            path.chmod(0o755)  # archives of Python have no permissions
-        (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        self.packages = packages
+        (self.packages,) = directory.glob("lib/python*/site-packages")
+        install = [uv(), "pip", "install", "-q", "-p", str(directory), str(archive)]
+        subprocess.run(install, env={**os.environ, "UV_LINK_MODE": "copy"}, check=True)
         self.python = str(directory / "bin" / "python")
         self.version = subprocess.check_output(
             [self.python, "-c", "import calabash; print(calabash.__version__)"], text=True, cwd="/"
@@ -64,6 +60,7 @@ class OlderProduct:
 
 def _renumbered(archive: Path, target: Path, version: str) -> Path:
     """Write a copy of a wheel in which the product has another version."""
+    target.parent.mkdir()
     with zipfile.ZipFile(archive) as source, zipfile.ZipFile(target, "w") as copy:
         for item in source.infolist():
             content = source.read(item)
@@ -74,15 +71,18 @@ def _renumbered(archive: Path, target: Path, version: str) -> Path:
     return target
 
 
-@pytest.fixture(scope="module", params=WHEELS, ids=lambda name: Path(name).stem or "tree")
+@pytest.fixture(scope="module", params=WHEELS, ids=lambda name: Path(name).name)
 def older(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OlderProduct:
     """Install the older version of the product."""
     directory = tmp_path_factory.mktemp("older")
     directory.chmod(0o755)
-    archive = Path(request.param)
-    if not request.param:
+    if request.param == "tree":
         built = wheel.build(directory)
-        archive = _renumbered(built, directory / "older.whl", OLDER_VERSION)
+        archive = _renumbered(built, directory / "renumbered" / built.name, OLDER_VERSION)
+    elif request.param in RELEASES:
+        archive = release_wheel(request.param)
+    else:
+        archive = Path(request.param)
     return OlderProduct(directory / "venv", archive)
 
 
