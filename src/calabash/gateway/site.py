@@ -13,11 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 import structlog
-from litestar import Litestar, Response, get, post
-from litestar.exceptions import HTTPException
-from litestar.handlers import HTTPRouteHandler
 
 from calabash.adapters.pool.streams import PoolStreams
 from calabash.api import endpoints, tenancy_routes
@@ -38,6 +34,8 @@ from calabash.gateway.web.pages import ACTIONS, PAGES
 from calabash.gateway.web.pages.page import ConsolePage, PageAction, PageFile, Visit
 from calabash.gateway.web.rendering import loaded_environment, render
 from calabash.model.errors import CalabashError, Reason
+from calabash.transport.web.application import HTTPException, Response, WebApplication, json_response
+from calabash.transport.web.routing import Handler, get, post
 
 log = structlog.get_logger(__name__)
 
@@ -77,35 +75,29 @@ class Site:
         self._logins = Logins(pool, sessions, credential=credential)
         self._oidc = oidc
 
-    def application(self) -> Litestar:
+    def application(self) -> WebApplication:
         """Return the ASGI application for all paths except the API and static files."""
         handlers = [self._page(page) for page in PAGES]
         handlers += [self._form(action) for action in ACTIONS]
         handlers += [get(LOGIN)(self.login_page), post(LOGIN)(self.log_in), post("/logout")(self.log_out)]
         handlers += OidcPages(self._oidc, self._logins, self.html).handlers() if self._oidc else []
-        return Litestar(
-            route_handlers=handlers,
-            exception_handlers={Exception: self._failed},
-            openapi_config=None,
-            request_max_body_size=None,  # the request guard bounds it
-            logging_config=None,
-        )
+        return WebApplication(handlers, failed=self._failed)
 
-    async def login_page(self, request: Seen) -> Response[str]:
+    async def login_page(self, request: Seen) -> Response:
         """Return the login page. Its script reads the code of a login link, which is after the ``#`` of the URL."""
         if numeric := _numeric_address(request):
             return redirect(numeric)
         oidc = self._oidc.name if self._oidc else ""
         shown = {"page": {"title": "Log in", "section": ""}, "oidc": oidc}
-        return self.html("login.html", request, {**shown, "left": "left" in request.query_params})
+        return self.html("login.html", request, {**shown, "left": "left" in request.query})
 
-    async def log_in(self, request: Seen) -> Response[bytes]:
+    async def log_in(self, request: Seen) -> Response:
         """Exchange a login code for a session."""
         order = await decoded_body(request, LoginOrder)
         wanted = SessionOrder(code=order.code.strip(), console=True)
         return await self._logins.begin(wanted, origin=forwarded_for(request.scope))
 
-    async def log_out(self, request: Seen) -> Response[str]:
+    async def log_out(self, request: Seen) -> Response:
         """End the session in the pool."""
         session = self._session(request)
         await self._pool.ask(
@@ -117,26 +109,25 @@ class Site:
         )
         return go(f"{LOGIN}?left" if self._oidc else LOGIN)
 
-    def _page(self, page: ConsolePage) -> HTTPRouteHandler:
-        async def show(request: Seen) -> Response[Any]:
+    def _page(self, page: ConsolePage) -> Handler:
+        async def show(request: Seen) -> Response:
             if not session_of(request.scope) and _opened(request):
                 return self._shell(request)
             session = self._session(request)
             visitor = self._visitor(request, session)
             me = await visitor.get(tenancy_routes.SHOW_ME)
             shown = dict(await page.read(self._visit(request, visitor, me)))
-            if (file := page.files.get(request.query_params.get("format", ""))) is not None:
-                return await _download(file, shown, request.query_params["format"])
-            if request.query_params.get("format") == "json":
-                return Response(msgspec.json.encode(shown), media_type="application/json")
+            if (file := page.files.get(request.query.get("format", ""))) is not None:
+                return await _download(file, shown, request.query["format"])
+            if request.query.get("format") == "json":
+                return json_response(shown)
             flash = None if LIVE_HEADER in request.headers else self._flashes.take(session)
             return self.html(page.template, request, {**shown, "page": page, "me": me, "flash": flash})
 
-        show.__name__ = f"show_{page.template.partition('.')[0]}"
         return get(page.path)(show)
 
-    def _form(self, action: PageAction) -> HTTPRouteHandler:
-        async def act(request: Seen) -> Response[str]:
+    def _form(self, action: PageAction) -> Handler:
+        async def act(request: Seen) -> Response:
             session, given = self._session(request), await _fields(request)
             visitor = self._visitor(request, session)
             me = await visitor.get(tenancy_routes.SHOW_ME)
@@ -150,8 +141,8 @@ class Site:
     def _visit(self, request: Seen, visitor: PoolOfVisitor, me: Me) -> Visit:
         return Visit(
             pool=visitor,
-            path={name: str(value) for name, value in request.path_params.items()},
-            query=dict(request.query_params),
+            path=request.path_params,
+            query=request.query,
             may=frozenset(me.may),
             now_s=time.time(),
         )
@@ -172,7 +163,7 @@ class Site:
             holder=f"session {session}",
         )
 
-    def _shell(self, request: Seen) -> Response[str]:
+    def _shell(self, request: Seen) -> Response:
         """Return the empty page whose script requests the content, or a redirect to the same page under the IP address.
 
         A page that was opened under ``localhost`` without TLS is redirected: it cannot have a session.
@@ -187,7 +178,7 @@ class Site:
         request: Seen,
         shown: Mapping[str, Any],
         status: int = 200,
-    ) -> Response[str]:
+    ) -> Response:
         """Render a template.
 
         Args:
@@ -203,17 +194,17 @@ class Site:
             "me": None,
             "flash": None,
             "path": request.scope["path"],
-            "query": dict(request.query_params),
+            "query": request.query,
             "now_s": time.time(),
         }
         return Response(render(self._templates, template, {**every, **shown}), media_type=HTML, status_code=status)
 
-    def _failed(self, request: Seen, error: Exception) -> Response[Any]:
+    def _failed(self, request: Seen, error: Exception) -> Response:
         """Return the error as an HTML page, or as JSON if a script or program has sent the request."""
         status, failure = _status_and_error(error)
-        if request.query_params.get("format") == "json" or (not _opened(request) and not session_of(request.scope)):
+        if request.query.get("format") == "json" or (not _opened(request) and not session_of(request.scope)):
             content = {"reason": str(failure.reason), "message": failure.message, "hint": failure.hint}
-            return Response(content, status_code=status, media_type="application/json")
+            return json_response(content, status)
         back = LOGIN if request.scope["path"].startswith(LOGIN) else "/"
         shown = {"page": {"title": "That did not work", "section": ""}, "failure": failure, "back": back}
         return self.html("failure.html", request, shown, status=status)
@@ -222,7 +213,7 @@ class Site:
 def _opened(request: Seen) -> bool:
     """Return True if the address was opened in a browser, False if a program or a script asks for data."""
     accepted = request.headers.get("accept", "*/*")
-    return "text/html" in accepted or ("*/*" in accepted and "format" not in request.query_params)
+    return "text/html" in accepted or ("*/*" in accepted and "format" not in request.query)
 
 
 def _numeric_address(request: Seen) -> str:
@@ -247,7 +238,7 @@ def _status_and_error(error: Exception) -> tuple[int, CalabashError]:
     return 500, CalabashError("internal error of the console", reason=Reason.CONFLICT, hint="see the pool's log")
 
 
-async def _download(file: PageFile, shown: Mapping[str, Any], ending: str) -> Response[bytes]:
+async def _download(file: PageFile, shown: Mapping[str, Any], ending: str) -> Response:
     """Return the data of a page as a file for download, in one of its formats; ``ending`` ends the file name."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", file.name(shown))[:100] or "page"
     headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}

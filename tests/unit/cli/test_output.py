@@ -107,7 +107,7 @@ def test_help_imports_nothing_heavy() -> None:
     probe = (
         "import sys\nfrom calabash.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'rich', 'litestar', 'msgspec', 'numpy', 'scipy', 'yaml', 'sqlalchemy', 'pynvml', 'http.client'}\n"
+        "heavy = {'rich', 'starlette', 'msgspec', 'numpy', 'scipy', 'yaml', 'sqlalchemy', 'pynvml', 'http.client'}\n"
         "print('heavy:', sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)

@@ -11,11 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from litestar import Litestar, Request, Response, get
-from litestar.datastructures import State
-from litestar.exceptions import HTTPException
-from litestar.exceptions.http_exceptions import RequestEntityTooLarge
-from litestar.params import FromPath
 
 from calabash.api import lease_endpoints
 from calabash.api.client_version import check_client_version
@@ -25,13 +20,21 @@ from calabash.broker.server.authentication import TokenVerifier
 from calabash.broker.server.broker import Broker
 from calabash.broker.tokens import TokenClaims
 from calabash.model.errors import CalabashError, Reason
-from calabash.transport.web.routing import handles
+from calabash.transport.web.application import (
+    HTTPException,
+    Request,
+    Response,
+    State,
+    WebApplication,
+    json_response,
+)
+from calabash.transport.web.routing import get, handles
 
 log = structlog.get_logger(__name__)
 
 BODY_S = 10.0
 OWNER_KEY = "calabash_owner"  # set in the state of connections from the owner's socket
-Asked = Request[Any, Any, Any]
+Asked = Request
 
 _STATUS = {
     Reason.BAD_REQUEST: 400,
@@ -92,7 +95,7 @@ async def _body(request: Asked) -> bytes:
                 message: Any = await request.receive()
                 found += message.get("body", b"")
                 if len(found) > broker_messages.BODY_BYTES_MAX:
-                    raise RequestEntityTooLarge(f"the request is larger than {broker_messages.BODY_BYTES_MAX} bytes")
+                    raise HTTPException(413, f"the request is larger than {broker_messages.BODY_BYTES_MAX} bytes")
                 if message["type"] == "http.disconnect" or not message.get("more_body", False):
                     return bytes(found)
     except TimeoutError:
@@ -147,7 +150,7 @@ async def _hung_up(request: Asked) -> None:
 
 
 @handles(lease_endpoints.RENEW_LEASE)
-async def renew(request: Asked, lease: FromPath[str]) -> broker_messages.LeaseEnd:
+async def renew(request: Asked, lease: str) -> broker_messages.LeaseEnd:
     """Renew a lease: move its deadline, and return the seconds until then."""
     broker = _broker(request)
     holder = _holder(request, ended_too=broker.settings.on_revoke == "finish")
@@ -155,7 +158,7 @@ async def renew(request: Asked, lease: FromPath[str]) -> broker_messages.LeaseEn
 
 
 @handles(lease_endpoints.END_LEASE)
-async def release(request: Asked, lease: FromPath[str]) -> broker_messages.LeaseEnd:
+async def release(request: Asked, lease: str) -> broker_messages.LeaseEnd:
     """End a lease at the request of its holder."""
     broker = _broker(request)
     held = broker.leases.require_lease(_holder(request, ended_too=True), lease)
@@ -200,7 +203,7 @@ async def metrics(request: Asked) -> str:
     return _broker(request).metrics(_holder(request))
 
 
-def _failure(request: Asked, error: Exception) -> Response[broker_messages.ServerFailure]:
+def _failure(request: Asked, error: Exception) -> Response:
     if isinstance(error, CalabashError):
         status_code = _STATUS.get(error.reason, 409)
         content = broker_messages.ServerFailure(reason=str(error.reason), message=error.message, hint=error.hint)
@@ -217,7 +220,7 @@ def _failure(request: Asked, error: Exception) -> Response[broker_messages.Serve
             reason="internal", message="internal error of the server", hint="see server.log on the server"
         )
     _broker(request).leases.counters.count("refusals_total", content.reason)
-    return Response(content=content, status_code=status_code, media_type="application/json")
+    return json_response(content, status_code)
 
 
 async def _check_version(request: Asked) -> None:
@@ -226,14 +229,11 @@ async def _check_version(request: Asked) -> None:
     check_client_version(stated, request.scope["method"], request.scope["path_template"], server="the server")
 
 
-def remote_application(broker: Broker, verifier: TokenVerifier, *, stop: Callable[[], None]) -> Litestar:
+def remote_application(broker: Broker, verifier: TokenVerifier, *, stop: Callable[[], None]) -> WebApplication:
     """Return the ASGI application; ``stop`` is called when the owner stops the server."""
-    return Litestar(
-        route_handlers=[server, leases, lease, renew, release, drain, shutdown, metrics],
-        state=State({"broker": broker, "verifier": verifier, "stop": stop}),
-        before_request=_check_version,
-        exception_handlers={Exception: _failure},
-        openapi_config=None,
-        request_max_body_size=None,  # bounded in _body
-        logging_config=None,
+    return WebApplication(
+        [server, leases, lease, renew, release, drain, shutdown, metrics],
+        failed=_failure,
+        before=_check_version,
+        state={"broker": broker, "verifier": verifier, "stop": stop},
     )

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, get, post
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta
 
 from calabash.gateway.oidc.login import BACK, BEGIN, END, SESSION, OidcLogin
 from calabash.gateway.serving.request_guard import forwarded_for
-from calabash.gateway.sessions.login import Logins, decoded_body, json_reply
+from calabash.gateway.sessions.login import Logins, decoded_body
 from calabash.gateway.sessions.redirects import Seen, local, redirect
+from calabash.transport.web.application import Response, json_response
+from calabash.transport.web.routing import Handler, get, post
 
-Shown = Callable[[str, Seen, dict[str, Any]], Response[str]]
+Shown = Callable[[str, Seen, dict[str, Any]], Response]
 ENTERED = "entered.html"
 Text = Annotated[str, Meta(max_length=4096)]
 
@@ -52,32 +52,32 @@ class OidcPages:
     def __init__(self, login: OidcLogin, logins: Logins, show: Shown) -> None:
         self._login, self._logins, self._show = login, logins, show
 
-    def handlers(self) -> list[HTTPRouteHandler]:
+    def handlers(self) -> list[Handler]:
         """Return all handlers."""
         return [
-            post(BEGIN, status_code=200)(self.begin),
+            post(BEGIN)(self.begin),
             get(BACK)(self.back),
-            post(SESSION, status_code=200)(self.session),
+            post(SESSION)(self.session),
             get(END)(self.end),
         ]
 
-    async def begin(self, request: Seen) -> Response[bytes]:
+    async def begin(self, request: Seen) -> Response:
         """Begin an attempt; return its ticket, which the page keeps, and the provider's URL, to which the page goes."""
         order = await decoded_body(request, AttemptOrder)
         url, ticket = await self._login.begin(to=local(order.to), here=_origin(request))
-        return json_reply(AttemptBegun(url=url, ticket=ticket))
+        return json_response(AttemptBegun(url=url, ticket=ticket))
 
-    async def back(self, request: Seen) -> Response[str]:
+    async def back(self, request: Seen) -> Response:
         """Return the page to which the provider redirects; its script requests the session."""
         return self._show(ENTERED, request, {"page": {"title": "Logging in", "section": ""}})
 
-    async def session(self, request: Seen) -> Response[bytes]:
+    async def session(self, request: Seen) -> Response:
         """Exchange the provider's answer for a session."""
         order = await decoded_body(request, AttemptBack)
         wanted, to = await self._login.session_order(order.query, order.ticket, here=_origin(request))
         return await self._logins.begin(wanted, origin=forwarded_for(request.scope), to=local(to))
 
-    async def end(self, request: Seen) -> Response[str]:
+    async def end(self, request: Seen) -> Response:
         """Redirect to the provider's logout page, or to the login page if the provider has none."""
         return redirect(await self._login.logout_url(here=_origin(request)) or "/login")
 

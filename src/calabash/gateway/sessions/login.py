@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
 import msgspec
-from litestar import Response
 from msgspec import Meta
 
 from calabash.adapters.pool.streams import PoolStreams
@@ -16,6 +15,7 @@ from calabash.gateway.api.pool_api import decoded
 from calabash.gateway.sessions.redirects import Seen
 from calabash.gateway.sessions.store import Sessions
 from calabash.model.errors import CalabashError, Reason
+from calabash.transport.web.application import Response, json_response
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
@@ -46,7 +46,7 @@ class Logins:
     def __init__(self, pool: PoolStreams, sessions: Sessions, *, credential: str) -> None:
         self._pool, self._sessions, self._credential = pool, sessions, credential
 
-    async def begin(self, order: SessionOrder, *, origin: Mapping[str, str], to: str = "/") -> Response[bytes]:
+    async def begin(self, order: SessionOrder, *, origin: Mapping[str, str], to: str = "/") -> Response:
         """Return the reply with the new session. Raises CalabashError with the pool's reason.
 
         Args:
@@ -57,12 +57,7 @@ class Logins:
         body = msgspec.json.encode(order)
         asked = self._pool.ask(CREATE_SESSION.method, CREATE_SESSION.path, body, token=self._credential, headers=origin)
         issued = decoded(await asked, IssuedTokenReply)
-        return json_reply(SessionBegun(session=issued.id, key=self._sessions.key(issued.id), to=to))
-
-
-def json_reply(shown: msgspec.Struct) -> Response[bytes]:
-    """Return the reply in JSON."""
-    return Response(msgspec.json.encode(shown), media_type="application/json", status_code=200)
+        return json_response(SessionBegun(session=issued.id, key=self._sessions.key(issued.id), to=to))
 
 
 async def decoded_body(request: Seen, shape: type[Shape]) -> Shape:

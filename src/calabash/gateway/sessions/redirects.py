@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from litestar import Request, Response
-
 from calabash.gateway.sessions.store import LOCATION_HEADER
+from calabash.transport.web.application import Request, Response
 
-Seen = Request[Any, Any, Any]
+Seen = Request
 HTML = "text/html"
 
 
-def go(to: str) -> Response[str]:
+def go(to: str) -> Response:
     """Return the reply that tells the script of a page which page to load next."""
     return Response("", status_code=200, media_type=HTML, headers={LOCATION_HEADER: to})
 
 
-def redirect(to: str) -> Response[str]:
+def redirect(to: str) -> Response:
     """Return an HTTP redirect."""
     return Response("", status_code=303, media_type=HTML, headers={"location": to})
 

@@ -6,14 +6,9 @@ Routes of the API that make sense on a single machine only are refused with a hi
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import dataclass
 from typing import Any
-
-from litestar.datastructures import State
-from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath
 
 import calabash
 from calabash.adapters.store import public_url
@@ -38,7 +33,8 @@ from calabash.platform.handlers.request import (
     visibility_of,
     work,
 )
-from calabash.transport.web.routing import handles
+from calabash.transport.web.application import State
+from calabash.transport.web.routing import Handler, handles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,19 +95,19 @@ async def list_devices(request: Asked) -> replies.DeviceList:
 
 
 @handles(endpoints.SHOW_DEVICE)
-async def show_device(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def show_device(request: Asked, device: str) -> replies.DeviceDetail:
     return await work(request, cluster_of(request).device, device, visibility_of(request))
 
 
 @handles(endpoints.LIST_ALLOCATIONS)
 async def list_allocations(request: Asked) -> replies.AllocationList:
     visibility = visibility_of(request)
-    page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
+    page = requests.decode_query(request.query, requests.AllocationPage)
     return await work(request, cluster_of(request).allocations, page, visibility)
 
 
 @handles(endpoints.EXPLAIN)
-async def explain_allocation(request: Asked, allocation: FromPath[str]) -> replies.WhyReply:
+async def explain_allocation(request: Asked, allocation: str) -> replies.WhyReply:
     visibility, name = visibility_of(request), requests.checked_id(allocation)
     return await work(request, cluster_of(request).explain, name, visibility)
 
@@ -124,7 +120,7 @@ async def show_overview(request: Asked) -> OverviewReply:
 @handles(endpoints.LIST_EVENTS)
 async def list_events(request: Asked) -> replies.EventList:
     visibility = visibility_of(request)
-    page = requests.decode_query(dict(request.query_params), requests.EventPage)
+    page = requests.decode_query(request.query, requests.EventPage)
     found = await work(
         request, operations_of(request).store.events, after=page.after, limit=page.limit, seen=visibility.events_seen()
     )
@@ -144,7 +140,7 @@ async def list_events(request: Asked) -> replies.EventList:
 
 
 @handles(endpoints.DRAIN_DEVICE)
-async def drain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def drain(request: Asked, device: str) -> replies.DeviceDetail:
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "drain devices")
     body = requests.decode(await body_of(request), device_requests.DrainOrder)
     orders: DeviceOrders = request.app.state.orders
@@ -153,7 +149,7 @@ async def drain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
 
 
 @handles(endpoints.UNDRAIN_DEVICE)
-async def undrain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def undrain(request: Asked, device: str) -> replies.DeviceDetail:
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "put devices back")
     requests.decode(await body_of(request), requests.Nothing)
     orders: DeviceOrders = request.app.state.orders
@@ -172,9 +168,8 @@ async def list_queues(request: Asked) -> replies.QueueList:
 
 
 @handles(endpoints.PUT_QUEUE)
-async def put_queue(request: Asked, name: FromPath[str]) -> replies.Named:
+async def put_queue(request: Asked, name: str) -> replies.Named:
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "change queues")
-    name = name.removeprefix("/")
     body = requests.decode(await body_of(request), requests.QueueSettings)
     writer: QueueWriter = request.app.state.queues
     await work(request, writer.put, name, body)
@@ -182,9 +177,8 @@ async def put_queue(request: Asked, name: FromPath[str]) -> replies.Named:
 
 
 @handles(endpoints.DELETE_QUEUE)
-async def delete_queue(request: Asked, name: FromPath[str]) -> replies.Named:
+async def delete_queue(request: Asked, name: str) -> replies.Named:
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "change queues")
-    name = name.removeprefix("/")
     writer: QueueWriter = request.app.state.queues
     await work(request, writer.delete, name)
     return replies.Named(name=name)
@@ -206,7 +200,7 @@ _INSTEAD = (
 )
 
 
-def _refusal(known: Route[Any]) -> HTTPRouteHandler:
+def _refusal(known: Route[Any]) -> Handler:
     hint = next((hint for begin, hint in _INSTEAD if known.path.startswith(begin)), "see the API reference")
 
     async def refuse(request: Asked) -> None:
@@ -218,7 +212,7 @@ def _refusal(known: Route[Any]) -> HTTPRouteHandler:
     return handles(known.endpoint)(refuse)
 
 
-SERVED: tuple[HTTPRouteHandler, ...] = (
+SERVED: tuple[Handler, ...] = (
     *OPERATING,
     status,
     list_devices,
@@ -235,15 +229,7 @@ SERVED: tuple[HTTPRouteHandler, ...] = (
 )
 
 
-def _names(handler: HTTPRouteHandler) -> set[tuple[str, str]]:
-    return {(str(method), _shape(path)) for path in handler.paths for method in handler.http_methods}
-
-
-def _shape(path: str) -> str:
-    return re.sub(r"\{[^}]*\}", "{}", path)
-
-
-def handlers() -> list[HTTPRouteHandler]:
+def handlers() -> list[Handler]:
     """Return a handler for each route of the API; routes that this server does not serve are refused with a hint."""
-    served = {name for handler in SERVED for name in _names(handler)}
-    return [*SERVED, *(_refusal(known) for known in ROUTES if (known.method, _shape(known.path)) not in served)]
+    served = {(handler.method, handler.path) for handler in SERVED}
+    return [*SERVED, *(_refusal(known) for known in ROUTES if (known.method, known.path) not in served)]

@@ -8,10 +8,6 @@ from typing import Any
 
 import msgspec
 import structlog
-from litestar import Litestar, Response
-from litestar.datastructures import State
-from litestar.exceptions import HTTPException
-from litestar.handlers import HTTPRouteHandler
 
 from calabash.adapters.host.failures import EXHAUSTED, FULL, failure
 from calabash.api import replies
@@ -29,11 +25,14 @@ from calabash.platform.handlers.networks import NETWORKS
 from calabash.platform.handlers.notifications import NOTIFICATIONS
 from calabash.platform.handlers.request import Asked, caller_of, shown_to
 from calabash.platform.handlers.tenancy import TENANCY
+from calabash.platform.http.change_feed import ChangeFeed
 from calabash.platform.http.server import Application, Message, Receive, Send, connection_of
+from calabash.transport.web.application import HTTPException, Response, WebApplication, json_response
+from calabash.transport.web.routing import Handler
 
 log = structlog.get_logger(__name__)
 
-OPERATING: tuple[HTTPRouteHandler, ...] = (
+OPERATING: tuple[Handler, ...] = (
     *AUDIT,
     *TENANCY,
     *BILLING,
@@ -65,7 +64,7 @@ _CUT_OFF = replies.Failure(
 )
 
 
-def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
+def _failure(request: Asked, error: Exception) -> Response:
     if isinstance(error, OSError) and error.errno in (EXHAUSTED | FULL):
         error = failure(error, "the pool cannot answer now")
     if isinstance(error, ImportError):
@@ -84,7 +83,7 @@ def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
         log.error("a request failed unexpectedly", exc_info=error)
         status_code = 500
         content = replies.Failure(reason="internal", message="the pool failed unexpectedly", hint="see pool.log")
-    return Response(content=content, status_code=status_code, media_type="application/json")
+    return json_response(content, status_code)
 
 
 async def _admit(request: Asked) -> None:
@@ -95,22 +94,15 @@ async def _admit(request: Asked) -> None:
         caller_of(request)
 
 
-def served(operations: Operations, handlers: Sequence[HTTPRouteHandler], state: dict[str, Any]) -> Application:
+def served(operations: Operations, handlers: Sequence[Handler], state: dict[str, Any]) -> Application:
     """Return the application with these routes.
 
     Args:
         handlers: all routes, including those of ``OPERATING``.
         state: values of the application's state that the routes use.
     """
-    routes = Litestar(
-        route_handlers=list(handlers),
-        state=State({**state, "operations": operations}),
-        before_request=_admit,
-        exception_handlers={Exception: _failure},
-        openapi_config=None,
-        request_max_body_size=None,  # body_of bounds it
-        logging_config=None,
-    )
+    shared = {**state, "operations": operations, "changes": ChangeFeed(operations.pool.traces)}
+    routes = WebApplication(handlers, failed=_failure, before=_admit, state=shared)
     return audited(operations.audit, answer_when_cut_off(routes))
 
 

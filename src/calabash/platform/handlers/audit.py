@@ -17,7 +17,7 @@ from calabash.transport.web.routing import handles
 async def list_audit(request: Asked) -> shapes.AuditList:
     """Return a page of audit lines. Raises NOT_PERMITTED if the principal may read no audit lines."""
     who = caller_of(request).principal
-    page = requests.decode_query(dict(request.query_params), shapes.AuditPage)
+    page = requests.decode_query(request.query, shapes.AuditPage)
     tenants = None
     if not is_allowed(who, Action.SEE_AUDIT):
         tenants = {r.tenant for r in who.roles if r.tenant and is_allowed(who, Action.SEE_AUDIT, tenant=r.tenant)}

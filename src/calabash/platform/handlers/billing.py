@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from litestar.params import FromPath
-
 from calabash.api import billing, endpoints, requests
 from calabash.model import access
 from calabash.model.access import Action
@@ -63,7 +61,7 @@ def _manager(request: Asked, what: str) -> str:
 @handles(endpoints.SHOW_USAGE)
 async def usage(request: Asked) -> billing.UsageSums:
     visible = _visibility_of(request)
-    asked = requests.decode_query(dict(request.query_params), billing.UsageQuestion)
+    asked = requests.decode_query(request.query, billing.UsageQuestion)
     return await work(request, operations_of(request).billing.usage, asked, tenants=visible.tenants, user=visible.user)
 
 
@@ -85,7 +83,7 @@ async def put_tariff(request: Asked) -> billing.TariffSettings:
 @handles(endpoints.LIST_INVOICES)
 async def list_invoices(request: Asked) -> billing.InvoiceList:
     visible = _visibility_of(request)
-    page = requests.decode_query(dict(request.query_params), billing.InvoicePage)
+    page = requests.decode_query(request.query, billing.InvoicePage)
     service = operations_of(request).billing
     return await work(request, service.invoices, page, tenants=visible.tenants, drafts=visible.drafts)
 
@@ -99,7 +97,7 @@ async def draft_invoices(request: Asked) -> billing.InvoiceList:
 
 
 @handles(endpoints.SHOW_INVOICE)
-async def show_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceView:
+async def show_invoice(request: Asked, number: str) -> billing.InvoiceView:
     visible = _visibility_of(request)
     found = await work(request, operations_of(request).billing.invoice, number)
     visible.require(found.tenant, number, draft=not found.number)
@@ -107,16 +105,16 @@ async def show_invoice(request: Asked, number: FromPath[str]) -> billing.Invoice
 
 
 @handles(endpoints.LIST_INVOICE_ITEMS)
-async def invoice_items(request: Asked, number: FromPath[str]) -> billing.InvoiceItems:
+async def invoice_items(request: Asked, number: str) -> billing.InvoiceItems:
     visible, service = _visibility_of(request), operations_of(request).billing
-    page = requests.decode_query(dict(request.query_params), billing.ItemPage)
+    page = requests.decode_query(request.query, billing.ItemPage)
     found = await work(request, service.invoice, number)
     visible.require(found.tenant, number, draft=not found.number)
     return await work(request, service.items, found, page)
 
 
 @handles(endpoints.VERIFY_INVOICE)
-async def verify_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceVerdict:
+async def verify_invoice(request: Asked, number: str) -> billing.InvoiceVerdict:
     visible, service = _visibility_of(request), operations_of(request).billing
     if not visible.drafts:
         _manager(request, "verify invoices")
@@ -126,14 +124,14 @@ async def verify_invoice(request: Asked, number: FromPath[str]) -> billing.Invoi
 
 
 @handles(endpoints.ISSUE_INVOICE)
-async def issue_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceView:
+async def issue_invoice(request: Asked, number: str) -> billing.InvoiceView:
     by = _manager(request, "issue invoices")
     requests.decode(await body_of(request), requests.Nothing)
     return await work(request, operations_of(request).billing.issue, number, by=by)
 
 
 @handles(endpoints.CREDIT_INVOICE)
-async def credit_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceView:
+async def credit_invoice(request: Asked, number: str) -> billing.InvoiceView:
     by = _manager(request, "credit invoices")
     order, service = requests.decode(await body_of(request), billing.CreditOrder), operations_of(request).billing
     concerns(request, f"{order.amount}: {order.reason}")
@@ -143,7 +141,7 @@ async def credit_invoice(request: Asked, number: FromPath[str]) -> billing.Invoi
 
 
 @handles(endpoints.VOID_INVOICE)
-async def void_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceView:
+async def void_invoice(request: Asked, number: str) -> billing.InvoiceView:
     by = _manager(request, "take invoices back")
     requests.decode(await body_of(request), requests.Nothing)
     return await work(request, operations_of(request).billing.void, number, by=by)

@@ -9,13 +9,11 @@ from calabash.platform.handlers.request import Asked, caller_of, operations_of
 from calabash.platform.http.change_feed import ChangeFeed, Trace
 from calabash.transport.web.routing import handles
 
-_KEPT = "calabash_changes"
-
 
 @handles(endpoints.LIST_CHANGES)
 async def list_changes(request: Asked) -> ChangeList:
     who, operations = caller_of(request).principal, operations_of(request)
-    page = requests.decode_query(dict(request.query_params), ChangePage)
+    page = requests.decode_query(request.query, ChangePage)
     seen = visible_tenants(who)
 
     def visible(kind: str, trace: Trace) -> bool:
@@ -23,10 +21,7 @@ async def list_changes(request: Asked) -> ChangeList:
             return True
         return kind == "allocations" and operations.permission.owns(who, uid=trace.uid, user=trace.user)
 
-    state = request.app.state
-    if _KEPT not in state:
-        state[_KEPT] = ChangeFeed(operations.pool.traces)
-    changes: ChangeFeed = state[_KEPT]
+    changes: ChangeFeed = request.app.state.changes
     return await changes.after(page.after, wait_s=page.wait_s, visible=visible)
 
 

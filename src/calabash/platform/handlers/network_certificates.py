@@ -44,7 +44,7 @@ async def certificate_key(request: Asked) -> shapes.CertificateSecret:
 
 
 def _name(request: Asked) -> str:
-    return requests.decode_query(dict(request.query_params), shapes.NetworkName).name
+    return requests.decode_query(request.query, shapes.NetworkName).name
 
 
 CERTIFICATES = (list_certificates, put_certificate, delete_certificate, certificate_key)

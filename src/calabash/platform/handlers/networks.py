@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from litestar.params import FromPath
 
 from calabash.adapters.store.networks import StoredNetworkObject
 from calabash.api import endpoints, requests
@@ -28,14 +27,14 @@ AUDITED_MAX = 5  # most objects of a file that an audit line names
 @handles(endpoints.LIST_NETWORK_OBJECTS)
 async def list_objects(request: Asked) -> shapes.NetworkObjectList:
     who, network_store = caller_of(request).principal, network_store_of(request)
-    page = requests.decode_query(dict(request.query_params), shapes.NetworkPage)
+    page = requests.decode_query(request.query, shapes.NetworkPage)
     return await work(request, views.page, network_store.state(), network_store.rights, who, page)
 
 
 @handles(endpoints.SHOW_NETWORK_OBJECT)
-async def show_object(request: Asked, kind: FromPath[str]) -> shapes.NetworkObjectView:
+async def show_object(request: Asked, kind: str) -> shapes.NetworkObjectView:
     who, network_store = caller_of(request).principal, network_store_of(request)
-    name = requests.decode_query(dict(request.query_params), shapes.NetworkName).name
+    name = requests.decode_query(request.query, shapes.NetworkName).name
     return views.shown(network_store.rights.found(who, network_store.state().kept, parse_kind(kind), name))
 
 
@@ -52,9 +51,9 @@ async def put_object(request: Asked) -> shapes.NetworkObjectView:
 
 
 @handles(endpoints.DELETE_NETWORK_OBJECT)
-async def remove_object(request: Asked, kind: FromPath[str]) -> Named:
+async def remove_object(request: Asked, kind: str) -> Named:
     who, network_store = caller_of(request).principal, network_store_of(request)
-    order = requests.decode_query(dict(request.query_params), shapes.NetworkRemoval)
+    order = requests.decode_query(request.query, shapes.NetworkRemoval)
     found = parse_kind(kind)
     concerns(request, f"{found} {order.name}")
     gone = await work(request, network_store.remove, who, found, order.name, cascade=order.cascade)
@@ -76,7 +75,7 @@ async def apply_objects(request: Asked) -> shapes.NetworkChanges:
 async def snapshot(request: Asked) -> shapes.NetworkSnapshot:
     who, network_store = caller_of(request).principal, network_store_of(request)
     network_store.rights.require_platform(who, "read the networks of all tenants")
-    since = requests.decode_query(dict(request.query_params), shapes.NetworkSince)
+    since = requests.decode_query(request.query, shapes.NetworkSince)
     await _wait_for_change(network_store, since.after, since.wait)
     return await work(request, _snapshot, network_store, since)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from litestar.params import FromPath
-
 from calabash.api import endpoints, requests
 from calabash.api import notifications as shapes
 from calabash.api.replies import Named
@@ -20,27 +18,27 @@ async def list_notifications(request: Asked) -> shapes.NotificationList:
 
 
 @handles(endpoints.SHOW_NOTIFICATION)
-async def show_notification(request: Asked, name: FromPath[str]) -> shapes.NotificationView:
+async def show_notification(request: Asked, name: str) -> shapes.NotificationView:
     who = caller_of(request).principal
     return await work(request, _rules(request).show, who, _named(name), _tenant(request))
 
 
 @handles(endpoints.PUT_NOTIFICATION)
-async def put_notification(request: Asked, name: FromPath[str]) -> shapes.NotificationReply:
+async def put_notification(request: Asked, name: str) -> shapes.NotificationReply:
     who = caller_of(request).principal
     order = requests.decode(await body_of(request), shapes.NotificationOrder)
     return await work(request, _rules(request).put, who, _named(name), _tenant(request), order)
 
 
 @handles(endpoints.DELETE_NOTIFICATION)
-async def delete_notification(request: Asked, name: FromPath[str]) -> Named:
+async def delete_notification(request: Asked, name: str) -> Named:
     who = caller_of(request).principal
     await work(request, _rules(request).delete, who, _named(name), _tenant(request))
     return Named(name=name)
 
 
 @handles(endpoints.TEST_NOTIFICATION)
-async def test_notification(request: Asked, name: FromPath[str]) -> shapes.NotificationTested:
+async def test_notification(request: Asked, name: str) -> shapes.NotificationTested:
     who = caller_of(request).principal
     return await work(request, _rules(request).test, who, _named(name), _tenant(request))
 
@@ -61,7 +59,7 @@ def _named(name: str) -> str:
 
 
 def _tenant(request: Asked) -> str | None:
-    return requests.decode_query(dict(request.query_params), shapes.NotificationPlace).tenant
+    return requests.decode_query(request.query, shapes.NotificationPlace).tenant
 
 
 NOTIFICATIONS = (

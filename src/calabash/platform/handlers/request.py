@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
-from litestar import Request
-from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from msgspec import UnsetType
 
 from calabash.api import requests
@@ -25,12 +23,13 @@ from calabash.platform.access.visibility import Visibility
 from calabash.platform.context import Operations
 from calabash.platform.http.server import connection_of
 from calabash.platform.settings_changes import guarantee_warnings
+from calabash.transport.web.application import HTTPException, Request
 
 BODY_S = 10.0
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
-Asked = Request[Any, Any, Any]
+Asked = Request
 _CALLER = "calabash caller"
 
 
@@ -90,7 +89,7 @@ def principal_of(request: Asked) -> Principal:
     Raises NOT_AUTHENTICATED for an invalid token, and without a token if the connection requires one.
     """
     operations, connection = operations_of(request), connection_of(request.scope)
-    given = request.headers.getall("authorization", [])
+    given = request.headers.getlist("authorization")
     if given:
         kind, _, secret = given[0].partition(" ")
         if len(given) > 1 or kind.lower() != "bearer":
@@ -179,7 +178,7 @@ async def guarantee_warnings_of(request: Asked, guarantee: float | UnsetType) ->
 async def body_of(request: Asked) -> bytes:
     """Return the whole body of a request.
 
-    Raises RequestEntityTooLarge beyond the size limit of the path; CalabashError if it takes longer than BODY_S seconds, after
+    Raises HTTPException(413) beyond the size limit of the path; CalabashError if it takes longer than BODY_S seconds, after
     dropping the connection.
     """
     found, most = bytearray(), requests.body_bytes_max(request.scope["path"])
@@ -188,7 +187,7 @@ async def body_of(request: Asked) -> bytes:
             async for chunk in _chunks(request):
                 found += chunk
                 if len(found) > most:
-                    raise RequestEntityTooLarge(f"the request body is larger than {most} bytes")
+                    raise HTTPException(413, f"the request body is larger than {most} bytes")
     except TimeoutError:
         connection_of(request.scope).abort()
         raise CalabashError(f"the body did not come within {BODY_S:g}s", hint="send it at once") from None

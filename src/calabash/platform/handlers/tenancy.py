@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from litestar.params import FromPath
-
 from calabash.api import endpoints, requests
 from calabash.api import tenancy as shapes
 from calabash.api.replies import Named
@@ -32,13 +30,13 @@ async def list_tenants(request: Asked) -> shapes.TenantList:
 
 
 @handles(endpoints.SHOW_TENANT)
-async def show_tenant(request: Asked, tenant: FromPath[str]) -> shapes.TenantView:
+async def show_tenant(request: Asked, tenant: str) -> shapes.TenantView:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     return views.shown_tenant(people, views.tenant(people, who, tenant))
 
 
 @handles(endpoints.PUT_TENANT)
-async def put_tenant(request: Asked, tenant: FromPath[str]) -> Named:
+async def put_tenant(request: Asked, tenant: str) -> Named:
     who, tenant = caller_of(request).principal, requests.checked_name(tenant, what="tenant")
     body = requests.decode(await body_of(request), shapes.TenantSettings)
     await work(request, operations_of(request).changes.put_tenant, who, tenant, body)
@@ -46,7 +44,7 @@ async def put_tenant(request: Asked, tenant: FromPath[str]) -> Named:
 
 
 @handles(endpoints.DELETE_TENANT)
-async def delete_tenant(request: Asked, tenant: FromPath[str]) -> Named:
+async def delete_tenant(request: Asked, tenant: str) -> Named:
     who = caller_of(request).principal
     await work(request, operations_of(request).pool.settle)  # allocations that have ended must not block the deletion
     await work(request, operations_of(request).changes.delete_tenant, who, tenant)
@@ -54,14 +52,14 @@ async def delete_tenant(request: Asked, tenant: FromPath[str]) -> Named:
 
 
 @handles(endpoints.LIST_PROJECTS)
-async def list_projects(request: Asked, tenant: FromPath[str]) -> shapes.ProjectList:
+async def list_projects(request: Asked, tenant: str) -> shapes.ProjectList:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     found = people.projects_of(views.tenant(people, who, tenant).name)
     return shapes.ProjectList(items=[views.shown_project(p) for p in sorted(found, key=lambda p: p.name)])
 
 
 @handles(endpoints.SHOW_PROJECT)
-async def show_project(request: Asked, tenant: FromPath[str], project: FromPath[str]) -> shapes.ProjectView:
+async def show_project(request: Asked, tenant: str, project: str) -> shapes.ProjectView:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     found = people.projects.get((views.tenant(people, who, tenant).name, project))
     if found is None:
@@ -70,7 +68,7 @@ async def show_project(request: Asked, tenant: FromPath[str], project: FromPath[
 
 
 @handles(endpoints.PUT_PROJECT)
-async def put_project(request: Asked, tenant: FromPath[str], project: FromPath[str]) -> Named:
+async def put_project(request: Asked, tenant: str, project: str) -> Named:
     who, project = caller_of(request).principal, requests.checked_part(project, what="project")
     body = requests.decode(await body_of(request), shapes.ProjectSettings)
     await work(request, operations_of(request).changes.put_project, who, tenant, project, body)
@@ -78,7 +76,7 @@ async def put_project(request: Asked, tenant: FromPath[str], project: FromPath[s
 
 
 @handles(endpoints.DELETE_PROJECT)
-async def delete_project(request: Asked, tenant: FromPath[str], project: FromPath[str]) -> Named:
+async def delete_project(request: Asked, tenant: str, project: str) -> Named:
     who = caller_of(request).principal
     await work(request, operations_of(request).pool.settle)
     await work(request, operations_of(request).changes.delete_project, who, tenant, project)
@@ -92,7 +90,7 @@ async def list_users(request: Asked) -> shapes.UserList:
 
 
 @handles(endpoints.SHOW_USER)
-async def show_user(request: Asked, user: FromPath[str]) -> shapes.UserView:
+async def show_user(request: Asked, user: str) -> shapes.UserView:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     found = views.user(people, who, user)
     if found is None:
@@ -101,7 +99,7 @@ async def show_user(request: Asked, user: FromPath[str]) -> shapes.UserView:
 
 
 @handles(endpoints.PUT_USER)
-async def put_user(request: Asked, user: FromPath[str]) -> Named:
+async def put_user(request: Asked, user: str) -> Named:
     who, user = caller_of(request).principal, requests.checked_login(user)
     body = requests.decode(await body_of(request), shapes.UserSettings)
     await work(request, operations_of(request).changes.put_user, who, user, body)
@@ -109,7 +107,7 @@ async def put_user(request: Asked, user: FromPath[str]) -> Named:
 
 
 @handles(endpoints.DELETE_USER)
-async def delete_user(request: Asked, user: FromPath[str]) -> Named:
+async def delete_user(request: Asked, user: str) -> Named:
     who = caller_of(request).principal
     await work(request, operations_of(request).changes.delete_user, who, user)
     return Named(name=user)
@@ -126,7 +124,7 @@ async def put_member(request: Asked) -> Named:
 @handles(endpoints.REMOVE_MEMBER)
 async def delete_member(request: Asked) -> Named:
     who = caller_of(request).principal
-    where = requests.decode_query(dict(request.query_params), shapes.MemberPlace)
+    where = requests.decode_query(request.query, shapes.MemberPlace)
     await work(request, operations_of(request).changes.delete_member, who, where)
     return Named(name=where.user)
 
@@ -147,7 +145,7 @@ async def create_token(request: Asked) -> shapes.IssuedTokenReply:
 
 
 @handles(endpoints.DELETE_TOKEN)
-async def revoke_token(request: Asked, token: FromPath[str]) -> Named:
+async def revoke_token(request: Asked, token: str) -> Named:
     who = caller_of(request).principal
     await work(request, operations_of(request).changes.revoke, who, token)
     return Named(name=token)

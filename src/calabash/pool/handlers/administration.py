@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from litestar.params import FromPath
-
 from calabash.api import endpoints, replies, requests
 from calabash.model.access import Action
 from calabash.platform.handlers.request import (
@@ -26,10 +24,10 @@ async def list_queues(request: Asked) -> replies.QueueList:
 
 
 @handles(endpoints.PUT_QUEUE)
-async def put_queue(request: Asked, name: FromPath[str]) -> replies.Named:
+async def put_queue(request: Asked, name: str) -> replies.Named:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, "change queues")
-    name = requests.checked_name(name.removeprefix("/"), what="queue")
+    name = requests.checked_name(name, what="queue")
     body = requests.decode(await body_of(request), requests.QueueSettings)
     await work(request, pool.queues.put_queue, name, body, pool.binder)
     await work(request, pool.binder.schedule)
@@ -37,8 +35,8 @@ async def put_queue(request: Asked, name: FromPath[str]) -> replies.Named:
 
 
 @handles(endpoints.DELETE_QUEUE)
-async def delete_queue(request: Asked, name: FromPath[str]) -> replies.Named:
-    pool, caller, name = pool_of(request), caller_of(request), name.removeprefix("/")
+async def delete_queue(request: Asked, name: str) -> replies.Named:
+    pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, "change queues")
     await work(request, pool.queues.delete_queue, name, pool.binder)
     return replies.Named(name=name)

@@ -8,9 +8,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from litestar.datastructures import State
-from litestar.params import FromPath
-
 from calabash.api import endpoints, replies, requests
 from calabash.binder.local.requests import WaitingRequest
 from calabash.model.allocation import AllocationRecord
@@ -34,6 +31,7 @@ from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.pool import Pool
 from calabash.pool.queue_moves import move
 from calabash.pool.views import resources as views_resources
+from calabash.transport.web.application import State
 from calabash.transport.web.routing import handles
 
 EVICTION_WAIT_S = 10.0
@@ -45,7 +43,7 @@ POLL_S = 0.02
 @handles(endpoints.LIST_ALLOCATIONS)
 async def list_allocations(request: Asked) -> replies.AllocationList:
     visibility = visibility_of(request)
-    page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
+    page = requests.decode_query(request.query, requests.AllocationPage)
     process = caller_of(request).process
     pid = (process.pid if process else -1) if page.mine else 0
     return await work(request, views_resources.allocations, pool_of(request), page, visibility, pid)
@@ -170,7 +168,7 @@ async def _disconnected(request: Asked) -> None:
 
 
 @handles(endpoints.REPORT_START)
-async def started(request: Asked, allocation: FromPath[str]) -> replies.StateReply:
+async def started(request: Asked, allocation: str) -> replies.StateReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     body = requests.decode(await body_of(request), requests.StartedReport)
     record = await work(request, pool_of(request).started, name, pid=body.pid, caller=caller)
@@ -178,24 +176,24 @@ async def started(request: Asked, allocation: FromPath[str]) -> replies.StateRep
 
 
 @handles(endpoints.RENEW_ALLOCATION)
-async def renew(request: Asked, allocation: FromPath[str]) -> replies.KeptReply:
+async def renew(request: Asked, allocation: str) -> replies.KeptReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     requests.decode(await body_of(request), requests.Nothing)
     return replies.KeptReply(id=name, keep_s=await work(request, pool_of(request).renew, name, caller=caller))
 
 
 @handles(endpoints.CHANGE_QUEUE)
-async def change_queue(request: Asked, allocation: FromPath[str], name: FromPath[str]) -> replies.MovedReply:
+async def change_queue(request: Asked, allocation: str, name: str) -> replies.MovedReply:
     pool, caller, moved = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
-    wanted = requests.checked_name(name.removeprefix("/"), what="queue")
+    wanted = requests.checked_name(name, what="queue")
     return replies.MovedReply(id=moved, queue=await work(request, move, pool, moved, wanted, caller))
 
 
 @handles(endpoints.RELEASE)
-async def release(request: Asked, allocation: FromPath[str]) -> replies.StateReply:
+async def release(request: Asked, allocation: str) -> replies.StateReply:
     """Release an allocation; a forced release waits up to RELEASE_S seconds until its devices are free."""
     pool, caller, name = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
-    how = requests.decode_query(dict(request.query_params), requests.Release)
+    how = requests.decode_query(request.query, requests.Release)
     shown = await work(request, pool.release, name, caller=caller, force=how.force)
     deadline = time.monotonic() + (RELEASE_S if how.force else 0.0)
     while shown == "ending" and time.monotonic() < deadline:
@@ -207,7 +205,7 @@ async def release(request: Asked, allocation: FromPath[str]) -> replies.StateRep
 
 
 @handles(endpoints.SHOW_ENVIRONMENT)
-async def environment(state: State, request: Asked, allocation: FromPath[str]) -> replies.GrantReply:
+async def environment(state: State, request: Asked, allocation: str) -> replies.GrantReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     granted = await work(request, _granted_before, pool_of(request), name, caller)
     return views_resources.granted(
@@ -229,7 +227,7 @@ def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Gra
 
 
 @handles(endpoints.EXPLAIN)
-async def explain(request: Asked, allocation: FromPath[str]) -> replies.WhyReply:
+async def explain(request: Asked, allocation: str) -> replies.WhyReply:
     visibility, name = visibility_of(request), AllocationId(requests.checked_id(allocation))
     if not await work(request, visibility.allocation, name):
         raise not_found(name)

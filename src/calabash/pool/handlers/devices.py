@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from litestar.params import FromPath
-
 from calabash.api import devices as device_requests
 from calabash.api import endpoints, replies, requests
 from calabash.model.access import Action
@@ -19,7 +17,7 @@ from calabash.transport.web.routing import handles
 
 
 @handles(endpoints.SHOW_DEVICE)
-async def show_device(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def show_device(request: Asked, device: str) -> replies.DeviceDetail:
     return await work(request, views_resources.device, pool_of(request).agent, device, visibility_of(request))
 
 
@@ -31,7 +29,7 @@ async def _changed(request: Asked, what: str, change: Callable[[Pool], Any]) -> 
 
 
 @handles(endpoints.DRAIN_DEVICE)
-async def drain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def drain(request: Asked, device: str) -> replies.DeviceDetail:
     body = requests.decode(await body_of(request), device_requests.DrainOrder)
 
     def change(pool: Pool) -> replies.DeviceDetail:
@@ -46,7 +44,7 @@ async def drain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
 
 
 @handles(endpoints.UNDRAIN_DEVICE)
-async def undrain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def undrain(request: Asked, device: str) -> replies.DeviceDetail:
     requests.decode(await body_of(request), requests.Nothing)
 
     def change(pool: Pool) -> replies.DeviceDetail:
@@ -58,7 +56,7 @@ async def undrain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail
 
 
 @handles(endpoints.SET_DEVICE)
-async def set_device(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def set_device(request: Asked, device: str) -> replies.DeviceDetail:
     body = requests.decode(await body_of(request), device_requests.DeviceSettings)
     wanted = Wanted(replicas=body.replicas, interval=body.interval, spill=body.spill)
 
@@ -71,7 +69,7 @@ async def set_device(request: Asked, device: FromPath[str]) -> replies.DeviceDet
 
 
 @handles(endpoints.TEST_DEVICE)
-async def test(request: Asked, device: FromPath[str]) -> replies.TestReply:
+async def test(request: Asked, device: str) -> replies.TestReply:
     requests.decode(await body_of(request), requests.Nothing)
 
     def change(pool: Pool) -> replies.TestReply:
@@ -88,7 +86,7 @@ async def test(request: Asked, device: FromPath[str]) -> replies.TestReply:
 
 
 @handles(endpoints.RESET_DEVICE)
-async def reset(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def reset(request: Asked, device: str) -> replies.DeviceDetail:
     requests.decode(await body_of(request), requests.Nothing)
 
     def change(pool: Pool) -> replies.DeviceDetail:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from litestar.params import FromPath
-
 from calabash.api import endpoints, requests
 from calabash.api import jobs as shapes
 from calabash.platform.handlers.request import Asked, body_of, caller_of, work
@@ -29,12 +27,12 @@ async def start_job(request: Asked) -> shapes.JobDetail:
 
 
 @handles(endpoints.SHOW_JOB)
-async def show_job(request: Asked, job: FromPath[str]) -> shapes.JobDetail:
+async def show_job(request: Asked, job: str) -> shapes.JobDetail:
     return await work(request, _jobs(request).one, job, caller_of(request).principal)
 
 
 @handles(endpoints.STOP_JOB)
-async def stop_job(request: Asked, job: FromPath[str]) -> shapes.JobStopped:
+async def stop_job(request: Asked, job: str) -> shapes.JobStopped:
     return shapes.JobStopped(id=job, state=await work(request, _jobs(request).stop, job, caller_of(request)))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-from litestar.datastructures import State
-
 import calabash
 from calabash.adapters.store import public_url
 from calabash.api import endpoints, replies, requests
@@ -18,6 +16,7 @@ from calabash.pool.handlers.allocations import POLL_S, RELEASE_S
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import resources as views_resources
+from calabash.transport.web.application import State
 from calabash.transport.web.routing import handles
 
 SETTLE_S = 2.0
@@ -71,7 +70,7 @@ async def scenario(request: Asked) -> replies.ScenarioText:
 @handles(endpoints.LIST_EVENTS)
 async def list_events(request: Asked) -> replies.EventList:
     visibility = visibility_of(request)
-    page = requests.decode_query(dict(request.query_params), requests.EventPage)
+    page = requests.decode_query(request.query, requests.EventPage)
     return await work(request, views_resources.events, pool_of(request).store, page, visibility)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from litestar.params import FromPath
-
 from calabash.api import devices as device_requests
 from calabash.api import endpoints, replies, requests
 from calabash.api import mig as mig_messages
@@ -58,7 +56,7 @@ async def apply(request: Asked) -> mig_messages.MigPlaces:
 
 
 @handles(endpoints.SET_DEVICE_MODE)
-async def keep_mode(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+async def keep_mode(request: Asked, device: str) -> replies.DeviceDetail:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, "set the mode of devices")
     asked = requests.decode(await body_of(request), device_requests.DeviceMode)

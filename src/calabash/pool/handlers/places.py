@@ -40,7 +40,7 @@ async def open_place(request: Asked) -> shapes.PlaceView:
 @handles(endpoints.RELEASE_SERVER_PORT)
 async def close_place(request: Asked) -> Named:
     who, places = caller_of(request).principal, _places(request)
-    port = requests.decode_query(dict(request.query_params), shapes.PlaceName).port
+    port = requests.decode_query(request.query, shapes.PlaceName).port
     concerns(request, f"port {port}")
     gone = await work(request, places.close, who, port)
     concerns(request, f"port {port}", tenant=gone.tenant)

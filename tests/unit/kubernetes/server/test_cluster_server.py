@@ -31,9 +31,6 @@ from calabash.model.messages import Message, QueueName
 from calabash.platform.http.server import Server
 from calabash.platform.notifications.settings import NotificationSettings
 
-# Litestar warns like this about every route with a name in its path.
-pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ServedCluster]:

@@ -13,8 +13,6 @@ from tests.unit.kubernetes.server.served import ServedCluster
 from calabash.adapters.kube.objects.network_resources import NETWORK_KINDS, KubeNetworkObject
 from calabash.model.network import NetworkKind
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ServedCluster]:

@@ -25,8 +25,6 @@ from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
 from calabash_testing.clock import VirtualClock
 
-# Litestar warns like this about every route with a name in its path.
-pytestmark = pytest.mark.filterwarnings("ignore:.*path parameter.*:DeprecationWarning")
 CARD = GpuNodeDevice(uuid="GPU-1", index=0, model="A100", memory_mib=40960, health="healthy")
 
 

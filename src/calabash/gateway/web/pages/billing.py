@@ -138,7 +138,7 @@ BILLING_PAGES = (
     ConsolePage(path="/tariffs", title="Tariffs", template="tariffs.html", read=_tariffs, section="tariffs"),
     ConsolePage(path="/invoices", title="Invoices", template="invoices.html", read=_invoices, section="invoices"),
     ConsolePage(
-        path="/invoices/{number:str}",
+        path="/invoices/{number}",
         title="Invoice",
         template="invoice.html",
         read=_invoice,

@@ -85,5 +85,5 @@ async def _cards(visit: Visit) -> list[Any]:
 
 DEVICE_PAGES = (
     ConsolePage(path="/devices", title="Devices", template="devices.html", read=_listed, section="devices"),
-    ConsolePage(path="/devices/{id:str}", title="Device", template="device.html", read=_single, section="devices"),
+    ConsolePage(path="/devices/{id}", title="Device", template="device.html", read=_single, section="devices"),
 )

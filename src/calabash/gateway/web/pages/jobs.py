@@ -47,5 +47,5 @@ async def _single(visit: Visit) -> Shown:
 
 JOB_PAGES = (
     ConsolePage(path="/jobs", title="Jobs", template="jobs.html", read=_listed, section="jobs"),
-    ConsolePage(path="/jobs/{id:str}", title="Job", template="job.html", read=_single, section="jobs"),
+    ConsolePage(path="/jobs/{id}", title="Job", template="job.html", read=_single, section="jobs"),
 )

@@ -213,5 +213,5 @@ async def _one(visit: Visit) -> Shown:
 
 NETWORK_PAGES = (
     ConsolePage(path="/networks", title="Networks", template="networks.html", read=_listed, section="networks"),
-    ConsolePage(path="/networks/{name:str}", title="Network", template="network.html", read=_one, section="networks"),
+    ConsolePage(path="/networks/{name}", title="Network", template="network.html", read=_one, section="networks"),
 )

@@ -127,6 +127,6 @@ async def _all_users(visit: Visit) -> Shown:
 
 TENANT_PAGES = (
     ConsolePage(path="/tenants", title="Tenants", template="tenants.html", read=_listed, section="tenants"),
-    ConsolePage(path="/tenants/{name:str}", title="Tenant", template="tenant.html", read=_single, section="tenants"),
+    ConsolePage(path="/tenants/{name}", title="Tenant", template="tenant.html", read=_single, section="tenants"),
     ConsolePage(path="/users", title="Users", template="users.html", read=_all_users, section="users"),
 )

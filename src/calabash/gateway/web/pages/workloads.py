@@ -116,8 +116,6 @@ async def _single(visit: Visit) -> Shown:
 
 WORKLOAD_PAGES = (
     ConsolePage(path="/workloads", title="Workloads", template="workloads.html", read=_listed, section="workloads"),
-    ConsolePage(
-        path="/workloads/{id:str}", title="Workload", template="workload.html", read=_single, section="workloads"
-    ),
+    ConsolePage(path="/workloads/{id}", title="Workload", template="workload.html", read=_single, section="workloads"),
     ConsolePage(path="/waiting", title="Waiting", template="waiting.html", read=_line, section="waiting"),
 )
