@@ -194,7 +194,7 @@ def test_the_home_of_a_user_who_does_not_exist_is_not_guessed(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("words", "module"),
-    [(("ps",), "click"), (("run", "--", "true"), "json"), (("top",), "rich"), (("sim", "--help"), "click")],
+    [(("ps",), "click"), (("run", "--", "true"), "json"), (("top",), "json"), (("sim", "--help"), "click")],
 )
 def test_ctrl_c_while_the_command_still_starts_is_one_word(tmp_path: Path, words: tuple[str, ...], module: str) -> None:
     """The signal is sent while the command imports its first module, which the test has replaced for this."""

@@ -111,6 +111,7 @@ def test_a_plain_installation_runs_a_pool_and_its_programs(installation: Install
         (("serve", "planner"), "kubernetes"),
         (("remote", "server", "up"), "remote"),
         (("net", "up"), "networks"),
+        (("demo", "--svg", "picture.svg"), "reports"),
     ],
 )
 def test_a_command_of_a_plain_installation_names_the_extra_that_it_needs(

@@ -7,9 +7,12 @@ them and from what the programs observed.
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,17 +24,20 @@ from calabash.adapters.gpu.vendors import open_driver
 from calabash.cli.demo.interruption import Interruption
 from calabash.cli.demo.own_pool import DemoPool
 from calabash.cli.demo.tenants import REQUESTS, TenantRun
+from calabash.cli.live_view import LiveView, is_terminal
+from calabash.cli.output import Column, table, terminal_width
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
+from calabash.model.extras import require
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 SECONDS = 18.0
 SETTLE_S = 3.0
 SAMPLE_S = 0.2
 SAMPLES_PER_UPDATE = 5
+PICTURE_COLUMNS = 110
 
 
 @click.command()
@@ -50,24 +56,29 @@ def demo(seconds: float, simulated: bool, svg: Path | None) -> None:
     Uses a pool of its own, which ends with the demo: on the cards of this machine, or on simulated cards if there are none.
     The exit code is 1 if a limit did not hold.
     """
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-
-    console = Console(record=svg is not None, highlight=False)
-    console.print("$ calabash demo")
-    with Interruption() as interruption, DemoPool() as pool:
-        broken = _Demo(console=console, pool=pool, interruption=interruption, seconds=seconds).run(simulated=simulated)
-    console.print("no process and no file of the demo is left")
     if svg is not None:
-        save_picture(console, svg, "calabash demo")
+        require("reports")
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        click.echo(text)
+        said.append(text)
+
+    say("$ calabash demo")
+    with Interruption() as interruption, DemoPool() as pool:
+        broken = _Demo(say=say, pool=pool, interruption=interruption, seconds=seconds).run(simulated=simulated)
+    say("no process and no file of the demo is left")
+    if svg is not None:
+        _draw(said, svg)
     if broken:
         raise click.exceptions.Exit(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Demo:
-    """The steps of the demo; ``seconds`` is the time for which the programs compute."""
+    """The steps of the demo; ``seconds`` is the time for which the programs compute, ``say`` prints."""
 
-    console: Console
+    say: Callable[[str], None]
     pool: DemoPool
     interruption: Interruption
     seconds: float
@@ -76,11 +87,11 @@ class _Demo:
         """Start the pool and the programs, watch them, and print the verdict; return a sentence for each broken limit."""
         driver = None if simulated else _real_driver()
         if driver is None:
-            self.console.print(f"{'' if simulated else 'no NVIDIA card here: '}using simulated cards, 2 x A100-40GB")
+            self.say(f"{'' if simulated else 'no NVIDIA card here: '}using simulated cards, 2 x A100-40GB")
             driver = open_driver(options=DriverOptions(sim_state=self.pool.simulate()))
             simulated = True
         try:
-            self.console.print(self.pool.up(simulated=simulated), end="")
+            self.say(self.pool.up(simulated=simulated).rstrip("\n"))
             card = driver.devices()[0]
             runs = self._start(card)
             self._watch(driver, card, runs)
@@ -90,7 +101,7 @@ class _Demo:
         broken += [f"slice {name} was not released" for name in self.pool.unreleased()]
         requested = "/".join(str(run.cores_percent) for run in runs)
         measured = "/".join(f"{run.share_percent:.1f}" for run in runs)
-        self.console.print(
+        self.say(
             f"a limit was broken: {'; '.join(broken)}"
             if broken
             else f"every limit held: shares requested {requested}, measured {measured} percent; "
@@ -112,10 +123,9 @@ class _Demo:
 
     def _watch(self, driver: GpuDriver, card: Device, runs: Sequence[TenantRun]) -> None:
         """Observe the card, and show the table once a second, until all programs have ended."""
-        from rich.live import Live  # noqa: PLC0415
-
         began, since_us, rounds = time.monotonic(), int(time.time() * 1e6), 0
-        with Live(_table(card.model, runs), console=self.console, auto_refresh=False, transient=True) as live:
+        with ExitStack() as stack:
+            view = stack.enter_context(LiveView(sys.stdout, whole=False)) if is_terminal(sys.stdout) else None
             while any(run.running for run in runs):
                 self.interruption.wait(SAMPLE_S)
                 elapsed_s, rounds = time.monotonic() - began, rounds + 1
@@ -126,9 +136,9 @@ class _Demo:
                 shares = {sample.pid: float(sample.percent) for sample in samples} if counted else {}
                 for run in runs:
                     run.observe(used, shares)
-                if rounds % SAMPLES_PER_UPDATE == 0:
-                    live.update(_table(f"{card.model}, {elapsed_s:.0f}s", runs), refresh=True)
-        self.console.print(_table(f"{card.model}, after {time.monotonic() - began:.0f}s", runs))
+                if view is not None and rounds % SAMPLES_PER_UPDATE == 0:
+                    view.update(_table(f"{card.model}, {elapsed_s:.0f}s", runs, terminal_width()))
+        self.say(_table(f"{card.model}, after {time.monotonic() - began:.0f}s", runs))
 
 
 def _real_driver() -> GpuDriver | None:
@@ -145,23 +155,40 @@ def _real_driver() -> GpuDriver | None:
     return None
 
 
-def _table(title: str, runs: Sequence[TenantRun]) -> Table:
-    """Return the table of requested and measured amounts, one row per tenant."""
-    from rich.table import Table  # noqa: PLC0415
+def _table(title: str, runs: Sequence[TenantRun], width: int = 0) -> str:
+    """Return the table of requested and measured amounts, one row per tenant, cut to ``width`` columns unless it is 0."""
+    rows = [
+        {
+            "tenant": run.name,
+            "share requested": f"{run.cores_percent}%",
+            "share measured": f"{run.share_percent:.1f}%",
+            "memory limit": f"{run.memory_mib} MiB",
+            "memory used": f"{run.used_mib} MiB",
+            "most used": f"{run.used_mib_max} MiB",
+        }
+        for run in runs
+    ]
+    return f"{title[: width or None]}\n{table(_COLUMNS, rows, width)}"
 
-    drawn = Table(title=title, title_justify="left")
-    for heading in ("tenant", "share requested", "share measured", "memory limit", "memory used", "most used"):
-        drawn.add_column(heading, justify="left" if heading == "tenant" else "right")
-    for run in runs:
-        drawn.add_row(
-            run.name,
-            f"{run.cores_percent}%",
-            f"{run.share_percent:.1f}%",
-            f"{run.memory_mib} MiB",
-            f"{run.used_mib} MiB",
-            f"{run.used_mib_max} MiB",
-        )
-    return drawn
+
+def _column(name: str) -> Column:
+    return Column(title=name.upper(), text=lambda row: str(row[name]), right=name != "tenant")
+
+
+_COLUMNS = tuple(
+    _column(name)
+    for name in ("tenant", "share requested", "share measured", "memory limit", "memory used", "most used")
+)
+
+
+def _draw(said: Sequence[str], path: Path) -> None:
+    """Save what the demo has printed as a picture of a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - an optional extra
+
+    console = Console(record=True, highlight=False, width=PICTURE_COLUMNS, file=io.StringIO())
+    for text in said:
+        console.print(text, markup=False)
+    save_picture(console, path, "calabash demo")
 
 
 def save_picture(console: Console, path: Path, title: str) -> None:

@@ -170,18 +170,18 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
 
 def _with_progress(experiment: Any, jobs: int, partial: Path | None) -> list[RunResult]:
     """Run the experiment with a progress bar if stderr is a terminal."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
     from calabash.sim import runner  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(experiment.protocol, total=len(experiment.tasks))
+    with click.progressbar(
+        length=len(experiment.tasks),
+        label=experiment.protocol,
+        show_pos=True,
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+    ) as bar:
 
-        def show(done: int, total: int, result: RunResult | None) -> None:
-            text = f"{result.policy} seed {result.seed}" if result else experiment.protocol
-            bar.update(task, completed=done, total=total, description=text)
+        def show(done: int, _total: int, result: RunResult | None) -> None:
+            bar.label = f"{result.policy} seed {result.seed}" if result else experiment.protocol
+            bar.update(done - bar.pos)
 
         return runner.run(experiment, jobs=jobs, progress=show, partial=partial)

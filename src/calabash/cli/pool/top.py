@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,8 @@ import click
 from calabash.api import endpoints
 from calabash.cli.grant_line import share
 from calabash.cli.home import client
-from calabash.cli.output import Column, Row, command_line, dash, table
+from calabash.cli.live_view import LiveView, coloured, is_terminal
+from calabash.cli.output import Column, Row, command_line, dash, table, terminal_width
 from calabash.cli.pool.view import unmanaged_lines
 from calabash.model.units import format_mib, parse_duration_s
 
@@ -54,30 +56,19 @@ def top(interval: str, sort: str, *, once: bool) -> None:
 
 def show(frame: Callable[[int], str], pause_s: float) -> None:
     """Print ``frame(width)`` every ``pause_s`` seconds until Ctrl-C; only once if that is 0 or stdout no terminal."""
-    from rich.console import Console  # noqa: PLC0415 - only this command draws
-    from rich.live import Live  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    console = Console()
-
-    if not console.is_terminal:
+    if not is_terminal(sys.stdout):
         click.echo(frame(0))  # a pipe has no width
         return
-
-    def text() -> Text:
-        styled = Text(frame(console.width), no_wrap=True)  # the width follows the terminal's window
-        for pattern, style in _STYLES:
-            styled.highlight_regex(pattern, style)
-        return styled
-
     if not pause_s:
-        console.print(text(), soft_wrap=True)
+        click.echo(coloured(frame(terminal_width()), _STYLES), color=True)
         return
+    text = frame(terminal_width())  # an error of the first reading is printed as usual
     try:
-        with Live(text(), console=console, screen=True, auto_refresh=False) as live:
+        with LiveView(sys.stdout, whole=True) as view:
             while True:
+                view.update(text, _STYLES)
                 time.sleep(pause_s)
-                live.update(text(), refresh=True)
+                text = frame(terminal_width())  # the width follows the terminal's window
     except KeyboardInterrupt:
         return
 

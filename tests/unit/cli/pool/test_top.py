@@ -6,7 +6,6 @@ import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from calabash.cli.pool import top
 
@@ -88,12 +87,19 @@ def test_use_that_is_not_known_is_a_dash_and_not_zero() -> None:
     assert "compute - of 100% busy" in line
 
 
+class Terminal(io.StringIO):
+    """A terminal; ``text`` is what was written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, **environment: str) -> str:
     """Return what `show` writes once."""
-    sink = io.StringIO()
-    console = Console(file=sink, force_terminal=terminal, width=200, _environ={"TERM": "xterm-256color", **environment})
-    monkeypatch.setattr("rich.console.Console", lambda: console)
-    monkeypatch.setattr("click.echo", lambda text: sink.write(f"{text}\n"))
+    sink = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr("sys.stdout", sink)
+    for name, value in {"TERM": "xterm-256color", "NO_COLOR": "", **environment}.items():
+        monkeypatch.setenv(name, value)
     top.show(lambda width: top.screen(DEVICES, ALLOCATIONS, width), 0.0)
     return sink.getvalue()
 
@@ -102,5 +108,24 @@ def test_colours_are_on_terminals_only_and_not_with_no_color(monkeypatch: pytest
     coloured = shown(monkeypatch, terminal=True)
     assert "\x1b[31mfailed\x1b[0m" in coloured
     assert "\x1b[32m" in coloured
-    assert "\x1b[3" not in shown(monkeypatch, terminal=True, NO_COLOR="1")
+    assert "\x1b" not in shown(monkeypatch, terminal=True, NO_COLOR="1")
+    assert "\x1b" not in shown(monkeypatch, terminal=True, TERM="dumb")
     assert "\x1b" not in shown(monkeypatch, terminal=False)
+
+
+def test_view_is_drawn_again_until_ctrl_c_and_gives_the_screen_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, drawn, pauses = Terminal(), iter(["first", "second", "third"]), iter([None, KeyboardInterrupt])
+
+    def pause(seconds: float) -> None:
+        if (error := next(pauses)) is not None:
+            raise error
+
+    monkeypatch.setattr("sys.stdout", sink)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("time.sleep", pause)
+    top.show(lambda width: next(drawn), 1.0)
+    text = sink.getvalue()
+    assert text.startswith("\x1b[?25l\x1b[?1049h")
+    assert text.index("first") < text.index("second")
+    assert "third" not in text
+    assert text.endswith("\x1b[?1049l\x1b[?25h")
