@@ -16,7 +16,7 @@ import pytest
 from tests.daemons.demo import demo, processes_of, require_limits_held
 from tools import wheel
 
-INSTALLED_MB_MAX = 210  # with byte code, which pip compiles; a third of it is NumPy
+INSTALLED_MB_MAX = 150  # with byte code, which pip compiles; half of it is NumPy
 PROGRAM = "/usr/bin/true"
 
 
