@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
-_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_CURSOR_OFF, _CURSOR_ON = "\x1b[?25l", "\x1b[?25h"
 _OTHER_SCREEN, _FORMER_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 _TO_CORNER, _ERASE_BELOW, _ERASE_LINE = "\x1b[H", "\x1b[J", "\x1b[K"
 _RESET = "\x1b[0m"
@@ -56,13 +56,13 @@ class LiveView:
         self._lines = 0
 
     def __enter__(self) -> Self:
-        self._write(_HIDE_CURSOR + (_OTHER_SCREEN if self._whole else ""))
+        self._write(_CURSOR_OFF + (_OTHER_SCREEN if self._whole else ""))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._write((_FORMER_SCREEN if self._whole else self._to_start() + _ERASE_BELOW) + _SHOW_CURSOR)
+        self._write((_FORMER_SCREEN if self._whole else self._to_start() + _ERASE_BELOW) + _CURSOR_ON)
 
     def update(self, text: str, patterns: Sequence[tuple[str, str]] = ()) -> None:
         """Show a text, whose lines are not longer than the terminal is wide; lines that have no room are left out."""

@@ -1,4 +1,4 @@
-"""Which handler a path has, and which declarations of handlers are refused."""
+"""Tests of the table of handlers: the handler of a path, and declarations that are refused."""
 
 from __future__ import annotations
 
