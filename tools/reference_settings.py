@@ -55,6 +55,8 @@ USER_VARIABLES: dict[str, dict[str, str]] = {
         "KUBECONFIG": "File with the address and credentials of the Kubernetes API server.",
         "KUBERNETES_SERVICE_HOST": "Address of the API server, which Kubernetes sets in pods.",
         "KUBERNETES_SERVICE_PORT": "Port of the API server, which Kubernetes sets in pods.",
+        "NO_COLOR": "Set and not empty: `top` uses no colours.",
+        "TERM": "Type of the terminal; `top` and `demo` print plain text if it is `dumb`, `unknown` or not set.",
         "NOTIFY_SOCKET": "Socket of the service manager that waits for the readiness of a pool; systemd sets it.",
         "NODE_NAME": "Name of the node of the agent on Kubernetes, which the chart sets.",
         "XDG_CACHE_HOME": "Directory of caches, by default `~/.cache`: the programs of a network lab.",
