@@ -93,7 +93,7 @@ def need_helm() -> None:
         pytest.skip(f"no helm for tests: {missing}")
 
 
-def helm(*words: str, values: Manifest | None = None, kubeconfig: Path | None = None) -> str:
+def helm(*words: str, values: Manifest | None = None, kubeconfig: Path | None = None, timeout_s: float = 120) -> str:
     """Run helm with these values and return its output. Raises RuntimeError with helm's error message."""
     command = [str(found()), *words, *(["--values", "-"] if values is not None else [])]
     environment = {**os.environ, "HELM_NAMESPACE": NAMESPACE, "KUBECONFIG": str(kubeconfig or os.devnull)}
@@ -103,7 +103,7 @@ def helm(*words: str, values: Manifest | None = None, kubeconfig: Path | None = 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
     )
     if told.returncode != 0:
