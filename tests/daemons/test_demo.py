@@ -12,6 +12,8 @@ import pytest
 from tests.daemons.demo import demo, processes_of, require_limits_held
 from tests.daemons.world import until
 
+from calabash.cli.demo.tenants import REQUESTS
+
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
@@ -40,5 +42,24 @@ def test_ctrl_c_ends_the_demo_and_leaves_nothing(directory: Path, line: str) -> 
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 130, output
         assert output.endswith("interrupted\n")
+    until(lambda: not processes_of(directory), what="the end of all processes of the demo")
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["$ calabash demo", "using simulated cards", "pool is up"])
+def test_killed_demo_leaves_no_process_and_no_file(directory: Path, line: str) -> None:
+    """The home is made after the first line, the pool is started after the second, and programs run after the third."""
+    with demo(directory, "--seconds", "300") as process:
+        assert process.stdout is not None
+        for said in process.stdout:
+            if line in said:
+                break
+        if line == "pool is up":
+            until(
+                lambda: sum("tenant_program.py" in text for text in processes_of(directory)) == len(REQUESTS),
+                what="the start of all programs",
+            )
+        process.kill()
+        process.wait()
     until(lambda: not processes_of(directory), what="the end of all processes of the demo")
     assert list(directory.iterdir()) == []

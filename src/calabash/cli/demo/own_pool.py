@@ -1,9 +1,13 @@
-"""Pool of the demo: a pool in a temporary home, which is removed with everything in it when the demo ends."""
+"""Pool of the demo: a pool in a temporary home, which is removed with everything in it when the demo ends.
+
+The home is made and removed by a process of its own (``cleanup.py``), which also does so if the demo is killed.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,8 +29,26 @@ class DemoPool:
     """Context in which a pool can be started; its exit ends the pool and all programs, and removes the home."""
 
     def __init__(self) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="calabash-demo-"))
+        """Start the cleanup process. Raises CalabashError if it cannot make the home."""
         self._programs: list[subprocess.Popen[bytes]] = []
+        ending, self._running = os.pipe()
+        with open(ending, "rb") as end:
+            self._cleanup = start_module(
+                "calabash.cli.demo.cleanup",
+                tempfile.gettempdir(),
+                stdin=end,
+                stdout=subprocess.PIPE,
+                new_session=True,  # Ctrl-C must not end it
+            )
+        assert self._cleanup.stdout is not None
+        said = os.fsdecode(self._cleanup.stdout.readline())
+        if not said.endswith("\n"):
+            raise CalabashError(
+                f"no directory for the demo could be made: {said or 'the cleanup process has ended'}",
+                reason=Reason.CONFLICT,
+                hint="name a directory that you may write to in TMPDIR",
+            )
+        self.home = Path(said[:-1])
 
     def __enter__(self) -> Self:
         return self
@@ -38,21 +60,28 @@ class DemoPool:
             if program.poll() is None:
                 program.kill()
             program.wait()
-        if (self.home / "pool.sock").exists():
-            self.call("down", "--force")
-        shutil.rmtree(self.home)
+        os.close(self._running)
+        if self._cleanup.wait():
+            raise CalabashError(
+                "the demo's pool has not ended", reason=Reason.CONFLICT, hint=f"see {self.home}/pool.log"
+            )
 
     def call(self, *words: str) -> str:
-        """Run a command of the product and return its output. Raises CalabashError with the command's error."""
-        with self._start(*words, stderr=subprocess.PIPE) as process:
+        """Run a command of the product and return its output.
+
+        Raises CalabashError with the command's error, or KeyboardInterrupt if Ctrl-C ended it.
+        """
+        with self._start(*words, stderr=subprocess.PIPE, pass_fds=(self._running,)) as process:
             output, error = (text.decode(errors="replace") for text in process.communicate())
+        if process.returncode == -signal.SIGINT:  # sent to the demo before the command had a session of its own
+            raise KeyboardInterrupt
         if process.returncode:
             raise CalabashError(
                 f"calabash {' '.join(words)}: {error.strip().removeprefix('error: ')}", reason=Reason.CONFLICT
             )
         return output
 
-    def _start(self, *words: str, stderr: int | None = None) -> subprocess.Popen[bytes]:
+    def _start(self, *words: str, stderr: int | None = None, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
         return start_module(
             "calabash.cli.main",
             *words,
@@ -60,6 +89,7 @@ class DemoPool:
             environment={"CALABASH_HOME": str(self.home)},
             stdout=subprocess.PIPE,
             stderr=stderr,
+            pass_fds=pass_fds,  # the cleanup waits for the commands that have this descriptor
             new_session=True,  # Ctrl-C must not end a command in the middle
         )
 

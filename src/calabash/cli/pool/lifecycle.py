@@ -17,6 +17,7 @@ from calabash.adapters.host.children import AUTHORITIES, DATABASE, LIBRARIES, PA
 from calabash.adapters.host.service_manager import NOTIFY_SOCKET
 from calabash.api import endpoints
 from calabash.cli import output
+from calabash.cli.failure import print_on_stderr
 from calabash.cli.home import client, home, own_client, uses_system_pool
 from calabash.cli.pool.login import new_login_link
 from calabash.model.errors import CalabashError, Reason
@@ -160,7 +161,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -
         if reported != step:
             step, deadline = reported, time.monotonic() + NO_PROGRESS_S
             if time.monotonic() - begun > SAID_AFTER_S:
-                click.echo(f"the pool is starting: {step}", err=True)
+                print_on_stderr(f"the pool is starting: {step}")  # keeps waiting if no process reads stderr any more
         time.sleep(0.02)
     process.terminate()
     raise CalabashError(
