@@ -221,7 +221,7 @@ def measure_part(found: Points, scaled: ScaledCluster) -> None:
     last = f"{GPU_NODES}/{node_name(nodes - 2)}"  # of the even ones, which are in its pool
     with scaled.spending() as spent:
         began = time.monotonic()
-        scaled.start_planner("part", 7073, "--nodes", f"{POOL}=a")
+        scaled.start_planner("part", 7073, "--node-selector", f"{POOL}=a")
         scaled.wait_for(lambda: scaled.leads("part"), "the planner of a part to lead")
         found["planner of half the nodes leads after its start, s"][nodes] = time.monotonic() - began
         found["CPU of a planner of half the nodes until it leads, s"][nodes] = scaled.cpu_s("part")

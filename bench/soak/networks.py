@@ -40,14 +40,14 @@ class Networks(Actor):
     def prepare(self) -> None:
         self.prefix = prefix_of(self.world)
         until(
-            lambda: self._say("net", "up", "--hosts", "1", "--gateways", "0", "--prefix", self.prefix) == 0, every_s=1.0
+            lambda: self._say("net", "up", "--host-count", "1", "--gateways", "0", "--prefix", self.prefix) == 0, every_s=1.0
         )
         for vpc, tenant in VPCS:
             self._until("net", "vpc", "create", vpc, "--cidr", "10.0.0.0/16", "--tenant", tenant)
             self._until("net", "subnet", "create", f"{vpc}/a", "--cidr", "10.0.1.0/24")
             for port, address in ADDRESSES.items():
                 self._until("net", "port", "create", f"{vpc}/a/{port}", "--ip", address)
-            self._until("net", "lb", "create", f"{vpc}/web", "--vip", f"{VIP}:80", "--to", f"p1:{TCP}")
+            self._until("net", "lb", "create", f"{vpc}/web", "--vip", f"{VIP}:80", "--backends", f"p1:{TCP}")
 
     def turn(self) -> None:
         """Run servers of both tenants, and clients of both while the servers run."""

@@ -200,7 +200,7 @@ def test_pdf_of_an_invoice_is_the_same_file_again_and_after_a_restart_of_the_poo
 
     def shown(fmt: str) -> bytes:
         file = tmp_path / f"invoice.{fmt}"
-        assert command(world, "invoice", "show", number, "-o", fmt, "--file", str(file))[0] == 0
+        assert command(world, "invoice", "show", number, "-o", fmt, "--output-file", str(file))[0] == 0
         return file.read_bytes()
 
     before = {fmt: shown(fmt) for fmt in ("pdf", "html", "csv")}

@@ -114,9 +114,9 @@ def test_set_refuses_a_tenant_and_a_project_that_do_not_exist(pool: Terminal) ->
 
 
 def test_notification_keeps_what_set_does_not_name(pool: Terminal) -> None:
-    secret = pool("notify", "create", "hook", "--webhook", "https://hooks.example.org/a", "--on", "budget").stdout
+    secret = pool("notify", "create", "hook", "--webhook", "https://hooks.example.org/a", "--event", "budget").stdout
     assert secret.startswith("whsec_")
-    assert pool("notify", "set", "hook", "--on", "over-use").stdout == "hook\n"
+    assert pool("notify", "set", "hook", "--event", "over-use").stdout == "hook\n"
     assert chosen(row(pool, "notify", "hook"), "target", "kinds") == ("https://hooks.example.org/a", ["over-use"])
     assert pool("notify", "set", "hook", "--webhook", "https://hooks.example.org/b").stdout == "hook\n"
     assert chosen(row(pool, "notify", "hook"), "target", "kinds") == ("https://hooks.example.org/b", ["over-use"])

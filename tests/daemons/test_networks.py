@@ -29,24 +29,24 @@ net subnet create red/a --cidr 10.0.1.0/24 --dhcp --dns
 net subnet create blue/a --cidr 10.0.1.0/24
 net port create red/a/web1 --ip 10.0.1.11
 net port create red/a/web2
-net lb create red/web --vip 10.0.1.100:80 --to web1:8080,web2:8080 --check http:/healthz
-net lb create red/plain --vip 10.0.1.101:80 --to web1:8080 --to a/web2:8080 --check tcp
+net lb create red/web --vip 10.0.1.100:80 --backends web1:8080,web2:8080 --check http:/healthz
+net lb create red/plain --vip 10.0.1.101:80 --backends web1:8080 --backends a/web2:8080 --check tcp
 net uplink create up --cidr 198.51.100.0/24 --gateway 198.51.100.1
-net gateway create red/out --snat --eip 198.51.100.7
+net gateway create red/out --snat --address 198.51.100.7
 net eip create red/one
 net eip create red/two --address 198.51.100.9
-net nat dnat red/ssh --eip one --outside 2222 --to web1:22
-net fip create red/whole --eip red/two --to web2
+net nat dnat red/ssh --eip one --outside 2222 --forward-to web1:22
+net fip create red/whole --eip red/two --target web2
 net peer create red/green --routes 10.9.0.0/16
 net peer create green/red
 net line create red/dc1 --vlan 100 --cidr 172.16.0.0/29 --address 172.16.0.1 --peer 172.16.0.2 --routes 192.168.0.0/16
-net endpoint create blue/models --from red/web
+net endpoint create blue/models --balancer red/web
 net sg create red/db
 net sg rule add red/default --allow tcp:443 --from 0.0.0.0/0
 net sg rule add red/default --allow udp:5000-5010 --to db
 net qos set red/a/web1 --rate 1Gbit
 net qos create red/slow --egress 500kbit --ingress 10Mbit
-net route create red/lab --to 10.50.0.0/16 --via 10.0.1.11
+net route create red/lab --destination 10.50.0.0/16 --via 10.0.1.11
 net dns create red/db --host db.internal --address 10.0.1.5
 """
 
@@ -187,20 +187,28 @@ BAD = (
     ("net port create red/z/web3", Reason.NOT_FOUND, "red/z"),
     ("net port create red/web3", Reason.BAD_REQUEST, "2 parts, not 3"),
     ("net port create red/a/web1 --ip 10.0.1.12", Reason.CONFLICT, "cannot change from 10.0.1.11"),
-    ("net lb create red/l --vip 10.0.1.50:80 --to nobody:80", Reason.NOT_FOUND, "has no port 'nobody'"),
-    ("net lb create red/l --vip 10.0.1.50 --to web1:80", Reason.BAD_REQUEST, "--vip '10.0.1.50'"),
-    ("net lb create red/l --vip 10.0.1.50:80 --to web1", Reason.BAD_REQUEST, "has no port number"),
-    ("net lb create red/l --vip 10.0.1.50:80 --to web1:99999", Reason.BAD_REQUEST, "'99999' is not a port number"),
-    ("net lb create red/l --vip 10.0.1.50:80 --to web1:80 --check ping", Reason.BAD_REQUEST, "--check 'ping'"),
-    ("net lb create red/l --vip 10.7.1.50:80 --to web1:80", Reason.NOT_FOUND, "10.7.1.50"),
-    ("net lb create red/l --vip 10.0.1.50:443 --to web1:80 --tls none", Reason.NOT_FOUND, "no certificate red/none"),
+    ("net lb create red/l --vip 10.0.1.50:80 --backends nobody:80", Reason.NOT_FOUND, "has no port 'nobody'"),
+    ("net lb create red/l --vip 10.0.1.50 --backends web1:80", Reason.BAD_REQUEST, "--vip '10.0.1.50'"),
+    ("net lb create red/l --vip 10.0.1.50:80 --backends web1", Reason.BAD_REQUEST, "has no port number"),
+    (
+        "net lb create red/l --vip 10.0.1.50:80 --backends web1:99999",
+        Reason.BAD_REQUEST,
+        "'99999' is not a port number",
+    ),
+    ("net lb create red/l --vip 10.0.1.50:80 --backends web1:80 --check ping", Reason.BAD_REQUEST, "--check 'ping'"),
+    ("net lb create red/l --vip 10.7.1.50:80 --backends web1:80", Reason.NOT_FOUND, "10.7.1.50"),
+    (
+        "net lb create red/l --vip 10.0.1.50:443 --backends web1:80 --tls none",
+        Reason.NOT_FOUND,
+        "no certificate red/none",
+    ),
     ("net gateway create red/out --snat", Reason.NO_CAPACITY, "uplinks"),
-    ("net gateway create red/out --eip one", Reason.BAD_REQUEST, "'one' is not an address"),
+    ("net gateway create red/out --address one", Reason.BAD_REQUEST, "'one' is not an address"),
     ("net eip create red/one", Reason.NOT_FOUND, "no gateway"),
-    ("net nat dnat red/ssh --eip one --outside 22 --to web1:22", Reason.NOT_FOUND, "no gateway"),
+    ("net nat dnat red/ssh --eip one --outside 22 --forward-to web1:22", Reason.NOT_FOUND, "no gateway"),
     ("net peer create red/nil", Reason.NOT_FOUND, "VPC nil does not exist"),
     ("net peer create red/blue", Reason.CONFLICT, "overlaps"),
-    ("net endpoint create blue/models --from red/none", Reason.NOT_FOUND, "red/none"),
+    ("net endpoint create blue/models --balancer red/none", Reason.NOT_FOUND, "red/none"),
     ("net sg rule add red/default --allow tcp:0 --from 0.0.0.0/0", Reason.BAD_REQUEST, "'0' is not a port number"),
     ("net sg rule add red/default --allow smtp --from 0.0.0.0/0", Reason.BAD_REQUEST, "--allow 'smtp'"),
     ("net sg rule add red/default --allow tcp:22", Reason.BAD_REQUEST, "one direction"),
@@ -391,7 +399,7 @@ def test_a_certificate_is_shown_without_its_key_which_a_process_of_the_machine_a
         assert f"{file}: document 1: lb red/web: there is no certificate red/tls in its VPC" in told
     typed(clean, put.format(one, one))
     assert "lb red/web" in typed(clean, f"net apply -f {file} --dry-run")
-    typed(clean, "net lb create red/web --vip 10.0.1.100:443 --to web1:8080 --tls red/tls")
+    typed(clean, "net lb create red/web --vip 10.0.1.100:443 --backends web1:8080 --tls red/tls")
     assert specs(clean)["lb red/web"]["certificate"] == "tls"
     secret = (one / "tls.key").read_text()
     listed = typed(clean, "net certificate list -o yaml")

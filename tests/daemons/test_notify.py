@@ -48,7 +48,7 @@ def test_a_notice_reaches_its_receiver_although_the_pool_is_killed(
 ) -> None:
     terminal = Terminal(world.home, tmp_path)
     receiver.always = 503
-    made = terminal("notify", "create", "hook", "--tenant", "vision", "--webhook", receiver.url, "--on", "over-use")
+    made = terminal("notify", "create", "hook", "--tenant", "vision", "--webhook", receiver.url, "--event", "over-use")
     secret = made.stdout.strip()
     assert secret.startswith("whsec_")
     _over(world)

@@ -93,7 +93,7 @@ def test_what_is_promised_is_counted_against_the_card_and_the_rest_against_the_m
 
 def test_nothing_is_spilled_where_the_operator_has_not_allowed_it(pool: World, terminal: Terminal) -> None:
     assert "spilled memory: at most 24GiB of host memory" in terminal("device", "show", "0").stdout
-    assert "spilled memory: not allowed" in terminal("device", "set", "0", "--spill", "off").stdout
+    assert "spilled memory: not allowed" in terminal("device", "set", "0", "--allow-spill", "off").stdout
     refused = tenant(terminal, "--memory", "20GiB", "--spill", "12GiB", code=None)
     assert refused.returncode != 0
     assert "spilling memory to the host is not enabled" in refused.stderr
@@ -102,10 +102,10 @@ def test_nothing_is_spilled_where_the_operator_has_not_allowed_it(pool: World, t
     (pool.home / SETTINGS_FILE).write_text("[devices]\nspill_mib_max = 24576\n")
     pool.up()
     assert pool.devices()[0]["spill_mib"] == 0
-    terminal("device", "set", "0", "--spill", "on")
+    terminal("device", "set", "0", "--allow-spill", "on")
     assert tenant(terminal, "--memory", "20GiB", "--spill", "12GiB")["memory_total_bytes"] == 20 << 30
     terminal("device", "set", "0", code=2)
-    terminal("device", "set", "0", "--spill", "auto")
+    terminal("device", "set", "0", "--allow-spill", "auto")
     assert pool.devices()[0]["spill_mib"] == 0
 
 

@@ -28,7 +28,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteSite]:
     world = World(directory / "home")
     world.up()
     (directory / "s").mkdir()
-    site = RemoteSite(world, directory / "s", "--grace", "3s")
+    site = RemoteSite(world, directory / "s", "--reconnect-within", "3s")
     site.up()
     yield site
     site.close()

@@ -33,7 +33,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteSite]:
     directory.chmod(0o755)
     world = World(directory / "home")
     world.up()
-    site = RemoteSite(world, directory / "s", "--grace", f"{GRACE_S}s")
+    site = RemoteSite(world, directory / "s", "--reconnect-within", f"{GRACE_S}s")
     (directory / "s").mkdir()
     site.up()
     yield site
@@ -352,7 +352,7 @@ def test_a_server_that_never_comes_back_leaves_no_card_taken_also_over_a_restart
     world = World(tmp_path / "home")
     world.up()
     (tmp_path / "s").mkdir()
-    site = RemoteSite(world, tmp_path / "s", "--grace", "1s")
+    site = RemoteSite(world, tmp_path / "s", "--reconnect-within", "1s")
     site.up()
     client = site.client()
     client.start("run", "--remote", *SMALL, "--", *HELD).says("holding")

@@ -24,7 +24,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RemoteSite]
         world = World(directory / "home", card)
         world.up()
         (directory / "s").mkdir()
-        site = RemoteSite(world, directory / "s", "--grace", "3s", "--name", f"lab0{number}")
+        site = RemoteSite(world, directory / "s", "--reconnect-within", "3s", "--name", f"lab0{number}")
         site.up()
         made.append(site)
     yield made

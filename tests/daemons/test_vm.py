@@ -51,7 +51,7 @@ def test_a_card_goes_to_a_machine_of_libvirt_stays_through_a_killed_pool_and_com
     pool: World, terminal: Terminal, tmp_path: Path
 ) -> None:
     made = json.loads(
-        terminal("device", "vm", "attach", "--gpu", "0", "--machine", "libvirt:web1", "-o", "json").stdout
+        terminal("device", "vm", "attach", "--device", "0", "--machine", "libvirt:web1", "-o", "json").stdout
     )
     assert (made["kind"], made["domain"], len(made["devices"])) == ("Attachment", "web1", 1)
     log = (tmp_path / "virsh.log").read_text()
@@ -78,7 +78,7 @@ def test_a_card_goes_to_a_machine_of_libvirt_stays_through_a_killed_pool_and_com
 
 
 def test_the_xml_names_the_very_function_that_was_bound(pool: World, terminal: Terminal) -> None:
-    done = terminal("device", "vm", "attach", "--gpu", "1", "--vf", "vf", "--xml")
+    done = terminal("device", "vm", "attach", "--device", "1", "--vf", "vf", "--xml")
     found = ADDRESS.search(done.stdout)
     assert found is not None
     address = f"{found[1]}:{found[2]}:{found[3]}.{found[4]}"
@@ -93,7 +93,7 @@ def test_the_xml_names_the_very_function_that_was_bound(pool: World, terminal: T
 
 def test_what_a_machine_refuses_is_given_back_at_once(pool: World, terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "refuses").write_text("attach-device")
-    said = terminal.refused(1, "device", "vm", "attach", "--gpu", "0", "--machine", "libvirt:web1")
+    said = terminal.refused(1, "device", "vm", "attach", "--device", "0", "--machine", "libvirt:web1")
     assert "virsh attach-device of web1: error: Requested operation is not valid" in said
     until(lambda: _drivers(pool) == ["nvidia", "nvidia"], what="the card to be back")
     assert terminal.items("device", "vm", "list") == []
@@ -102,21 +102,21 @@ def test_what_a_machine_refuses_is_given_back_at_once(pool: World, terminal: Ter
 def test_a_card_in_use_and_requests_that_make_no_sense_are_refused_with_a_hint(pool: World, terminal: Terminal) -> None:
     job = terminal.start_holder("--memory", "1GiB", "--cores", "10", "--model", "A100")
     taken = next(d["index"] for d in pool.devices() if d["allocations"])
-    said = terminal.refused(5, "device", "vm", "attach", "--gpu", str(taken), "--xml")
+    said = terminal.refused(5, "device", "vm", "attach", "--device", str(taken), "--xml")
     assert "mode" in said
     job.finish()
     for code, words in (
-        (2, ("attach", "--gpu", "0")),
-        (2, ("attach", "--gpu", "0", "--xml", "--machine", "libvirt:x")),
-        (2, ("attach", "--gpu", "0", "--machine", "web1")),
-        (2, ("attach", "--gpu", "0", "--machine", "libvirt:-x")),
-        (3, ("attach", "--gpu", "9", "--xml")),
-        (5, ("attach", "--gpu", "0", "--vf", "A100-10C", "--xml")),
+        (2, ("attach", "--device", "0")),
+        (2, ("attach", "--device", "0", "--xml", "--machine", "libvirt:x")),
+        (2, ("attach", "--device", "0", "--machine", "web1")),
+        (2, ("attach", "--device", "0", "--machine", "libvirt:-x")),
+        (3, ("attach", "--device", "9", "--xml")),
+        (5, ("attach", "--device", "0", "--vf", "A100-10C", "--xml")),
         (3, ("detach", "web1")),
     ):
         assert "hint: " in terminal.refused(code, "device", "vm", *words)
     assert "exclude each other" in terminal.refused(
-        2, "device", "vm", "attach", "--gpu", "0", "--xml", "--machine", "libvirt:x"
+        2, "device", "vm", "attach", "--device", "0", "--xml", "--machine", "libvirt:x"
     )
 
 

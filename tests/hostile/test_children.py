@@ -127,9 +127,9 @@ def test_a_pool_started_in_a_tenants_directory_runs_nothing_of_the_tenants(lured
 def test_programs_that_root_needs_are_not_taken_from_where_a_tenant_can_write(lured: LuredWorld) -> None:
     for words in (
         ("doctor",),
-        ("net", "up", "--prefix", "lured", "--hosts", "1", "--gateways", "0", "--dummy", "--host", "none"),
+        ("net", "up", "--prefix", "lured", "--host-count", "1", "--gateways", "0", "--dummy", "--host", "none"),
         ("net", "down", "--prefix", "lured"),
-        ("device", "vm", "attach", "--gpu", "0", "--to", "libvirt:lured"),
+        ("device", "vm", "attach", "--device", "0", "--machine", "libvirt:lured"),
         ("status",),
     ):
         lured.command_of_root(*words)

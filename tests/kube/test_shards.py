@@ -112,7 +112,7 @@ def on_nodes_of(planned: Planned, pool: str, space: str) -> bool:
 
 def planner_of_the_rest(planned: Planned, nodes: str) -> None:
     """Start the planner of the remaining nodes as the chart does, on the port of its predecessor."""
-    words = ["--kubeconfig", str(planned.cluster.kubeconfig), "--listen", f"127.0.0.1:{PORT}", "--nodes", nodes]
+    words = ["--kubeconfig", str(planned.cluster.kubeconfig), "--listen", f"127.0.0.1:{PORT}", "--node-selector", nodes]
     planned.cluster.start_program(
         "planner", [str(Path(sys.executable).with_name("calabash")), "serve", "planner", *words]
     )

@@ -60,7 +60,7 @@ def test_every_command_of_the_page_does_what_the_page_says(prefix: str) -> None:
 
 
 def test_status_names_what_does_not_run_and_fails(prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert calabash("net", "up", "--hosts", "1", "--gateways", "0") == 0
+    assert calabash("net", "up", "--host-count", "1", "--gateways", "0") == 0
     capsys.readouterr()
     assert calabash("net", "status", "-o", "json") == 0
     told = {item["prefix"]: item for item in json.loads(capsys.readouterr().out)["items"]}[prefix]
@@ -96,7 +96,7 @@ def test_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
     prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs.need_appliances()
-    assert calabash("net", "up", "--hosts", "1", "--gateways", "1") == 0
+    assert calabash("net", "up", "--host-count", "1", "--gateways", "1") == 0
     assert "no pool runs yet" in capsys.readouterr().out
     world = World(tmp_path / "home", "1xT4")
     try:
@@ -110,7 +110,9 @@ def test_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
         assert calabash("net", "subnet", "create", "red/a", "--cidr", "10.0.1.0/24") == 0
         assert calabash("net", "port", "create", "red/a/web") == 0
         assert (
-            calabash("net", "lb", "create", "red/l7", "--vip", "10.0.1.9:80", "--to", "web:80", "--check", "http:/")
+            calabash(
+                "net", "lb", "create", "red/l7", "--vip", "10.0.1.9:80", "--backends", "web:80", "--check", "http:/"
+            )
             == 0
         )
         until(lambda: namespaces.named(f"{prefix}-g1x"), what="the pool to have the balancer kept on its gateway host")
@@ -124,7 +126,7 @@ def test_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
         assert calabash("net", "doctor") == 0
         assert "restarted within 10 minutes: central/northd (1)" in capsys.readouterr().out
         monkeypatch.setenv("CALABASH_NET_PREFIX", other := "q" + prefix[1:])
-        assert calabash("net", "up", "--hosts", "1", "--gateways", "0") == 1
+        assert calabash("net", "up", "--host-count", "1", "--gateways", "0") == 1
         assert "already uses another network" in capsys.readouterr().err
         assert Lab.of_prefix(other) is None
         assert (tmp_path / "home" / NETWORK_FILE).exists()
@@ -150,7 +152,7 @@ def _states(world: World) -> dict[str, bool | None]:
     ("words", "code", "said"),
     [
         (("up", "--prefix", "Not-A-Name"), 2, "not a valid name"),
-        (("up", "--hosts", "1000"), 2, "--hosts"),
+        (("up", "--host-count", "1000"), 2, "--host-count"),
         (("ctl", "ovn-nbctl", "show"), 3, "net up"),
         (("down", "--prefix", "../x"), 2, "not a valid name"),
     ],

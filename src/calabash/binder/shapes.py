@@ -143,7 +143,8 @@ def _impossible(
             hint = "see what the cards have: calabash device mig show"
         if misfits[0].reason is Reason.NOT_PERMITTED:
             hint = (
-                "an administrator allows it: calabash device set ID --spill on, or spill = true in pool.toml, [devices]"
+                "an administrator allows it: calabash device set ID --allow-spill on, "
+                "or spill = true in pool.toml, [devices]"
             )
         return CalabashError(misfits[0].message, reason=misfits[0].reason, hint=hint)
     return CalabashError(

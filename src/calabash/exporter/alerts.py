@@ -71,7 +71,7 @@ ALERTS = (
         lasting="5m",
         severity="warning",
         summary="{{ $value }} processes without a slice on device {{ $labels.device_index }} of {{ $labels.node }}",
-        help="`calabash smi` names the processes; `calabash up --strangers` sets the policy for them.",
+        help="`calabash smi` names the processes; `calabash up --unmanaged` sets the policy for them.",
     ),
     Alert(
         name="CalabashMemoryDenied",

@@ -21,6 +21,7 @@ from calabash.cli.kubectl import access as kubectl_access
 from calabash.cli.kubectl.drain import (
     POLL_S,
     Drain,
+    GracePeriod,
     ProgressLine,
     holders,
     require_no_data,
@@ -201,9 +202,7 @@ def _rows(node: GpuNode) -> list[Row]:
 @click.option("--reason", default="", metavar="TEXT", help="Reason, shown to other users.")
 @click.option("--evict", is_flag=True, help="Evict the pods on the device, and wait until they have ended.")
 @click.option("--timeout", default="10m", show_default=True, metavar="TIME", help="With --evict: maximum waiting time.")
-@click.option(
-    "--grace", type=click.IntRange(0, 86400), metavar="SECONDS", help="With --evict: grace period of the pods."
-)
+@click.option("--grace", type=GracePeriod(), metavar="TIME", help="With --evict: grace period of the pods.")
 @click.option("--force", is_flag=True, help="With --evict: also evict pods without a controller.")
 @click.option(
     "--delete-emptydir-data",

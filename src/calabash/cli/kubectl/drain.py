@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 ASK_AGAIN_S = 5.0
+GRACE_MAX_S = 86400
 _NAMED = 3
 
 COLUMNS = (
@@ -255,6 +256,26 @@ def wait_until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLi
         time.sleep(POLL_S)
 
 
+class GracePeriod(click.ParamType[int]):
+    """Grace period of pods with its unit, converted to seconds; whole seconds up to a day.
+
+    A number without a unit, the former form, is read as seconds with a warning.
+    """
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds. Raises BAD_REQUEST if they are no whole number, or more than a day."""
+        text = str(value)
+        if text.isascii() and text.isdecimal() and int(text):
+            print_on_stderr(f"warning: --grace {text} without a unit is deprecated; use --grace {text}s")
+            text += "s"
+        seconds = parse_duration_s(text)
+        if seconds > GRACE_MAX_S or seconds != int(seconds):
+            raise CalabashError(f"--grace {value} is out of range", hint="give whole seconds, at most 24h")
+        return int(seconds)
+
+
 @click.command("drain")
 @click.argument("node")
 @click.option("--undo", is_flag=True, help="Uncordon the node's devices.")
@@ -262,10 +283,7 @@ def wait_until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLi
     "--timeout", default="10m", show_default=True, metavar="TIME", help="Maximum time to wait for the pods to end."
 )
 @click.option(
-    "--grace",
-    type=click.IntRange(0, 86400),
-    metavar="SECONDS",
-    help="Grace period of the pods. Default: the pods' own.",
+    "--grace", type=GracePeriod(), metavar="TIME", help="Grace period of the pods, such as 30s. Default: the pods' own."
 )
 @click.option("--force", is_flag=True, help="Also evict pods without a controller.")
 @click.option("--delete-emptydir-data", is_flag=True, help="Also evict pods with emptyDir volumes, whose data is lost.")

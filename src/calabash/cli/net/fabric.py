@@ -70,7 +70,11 @@ def _warn(found: dict[str, Any]) -> None:
 
 @click.command("fabric")
 @click.option(
-    "--file", "path", type=click.Path(path_type=Path, dir_okay=False), help=f"Settings. Default: {FILE} in the home."
+    "--settings",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"Settings in TOML. Default: {FILE} in the home.",
 )
 @click.option("--once", is_flag=True, help="Reconcile once, report to the pool, and exit.")
 def fabric_controller(path: Path | None, *, once: bool) -> None:

@@ -288,7 +288,7 @@ BALANCER = NetKind(
             flag="--vip", field="", needed=True, metavar="ADDRESS:NUMBER", text="Address and port number.", fixed=True
         ),
         NetOption(
-            flag="--to",
+            flag="--backends",
             field="backends",
             several=True,
             needed=True,

@@ -45,7 +45,8 @@ DAEMONS = (
 
 @click.command()
 @click.option(
-    "--hosts",
+    "--host-count",
+    "hosts",
     type=click.IntRange(1, HOSTS_MAX),
     help=f"Number of hosts for programs. Default for a new network: {_HOSTS}.",
 )

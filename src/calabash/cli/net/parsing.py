@@ -80,8 +80,10 @@ def backends(vpc: str, texts: list[str], ports: Ports) -> list[dict[str, Any]]:
     for text in texts:
         name, colon, digits = text.rpartition(":")
         if not colon:
-            raise CalabashError(f"--to {text[:80]!r} has no port number", hint="write PORT:NUMBER, such as web1:8080")
-        found.append({"port": port_named(vpc, name, "--to", ports), "number": number(digits, "--to")})
+            raise CalabashError(
+                f"--backends {text[:80]!r} has no port number", hint="write PORT:NUMBER, such as web1:8080"
+            )
+        found.append({"port": port_named(vpc, name, "--backends", ports), "number": number(digits, "--backends")})
     return found
 
 

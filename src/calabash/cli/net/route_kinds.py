@@ -15,25 +15,25 @@ from calabash.model.network import vpc_of
 def _gateway(name: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
     if given.get("nfv"):
         spec["kind"] = "nfv"
-    address = given.get("eip")
+    address = given.get("address")
     if address is not None:
         if not (address[:1].isdigit() or ":" in address):
             raise CalabashError(
-                f"gateway {name}: --eip {address[:80]!r} is not an address",
-                hint="omit --eip, and a free outside address is chosen for the gateway",
+                f"gateway {name}: --address {address[:80]!r} is not an address",
+                hint="omit --address, and a free outside address is chosen for the gateway",
             )
         spec["address"] = address
     return spec
 
 
 def _inside(vpc: str, text: str, ports: Ports) -> str:
-    return port_named(vpc, text, "--to", ports)
+    return port_named(vpc, text, "--target", ports)
 
 
 def _dnat(name: str, spec: Spec, given: Given, ports: Ports) -> Spec:
-    port, _, digits = given["to"].rpartition(":")
-    spec["port"] = port_named(vpc_of(name), port or digits, "--to", ports)
-    spec["inside_number"] = number(digits, "--to") if port else spec["outside_number"]
+    port, _, digits = given["forward_to"].rpartition(":")
+    spec["port"] = port_named(vpc_of(name), port or digits, "--forward-to", ports)
+    spec["inside_number"] = number(digits, "--forward-to") if port else spec["outside_number"]
     return {"protocol": "tcp", **spec}
 
 
@@ -77,7 +77,7 @@ GATEWAY = NetKind(
             field="snat",
             text="Translate source addresses of outgoing packets to the gateway's.",
         ),
-        NetOption(flag="--eip", field="", metavar="ADDRESS", text="Outside address. Default: a free one.", fixed=True),
+        NetOption(flag="--address", field="", metavar="ADDRESS", text="Address. Default: a free one.", fixed=True),
         NetOption(flag="--nfv/--no-nfv", field="", text="Use two replicas with nftables instead of OVN.", fixed=True),
         NetOption(
             flag="--uplink",
@@ -139,7 +139,13 @@ DNAT = NetKind(
             needed=True,
             text="Port number of the outside address.",
         ),
-        NetOption(flag="--to", field="", needed=True, metavar="PORT:NUMBER", text="Target, such as web1:8443."),
+        NetOption(
+            flag="--forward-to",
+            field="",
+            needed=True,
+            metavar="PORT:NUMBER",
+            text="Port and port number that get the packets, such as web1:8443.",
+        ),
         NetOption(
             flag="--protocol", field="protocol", type=click.Choice(["tcp", "udp"]), text="Protocol. Default: tcp."
         ),
@@ -156,7 +162,7 @@ FIP = NetKind(
     options=(
         _EIP,
         NetOption(
-            flag="--to", field="port", needed=True, metavar="PORT", read=_inside, text="Port that gets the address."
+            flag="--target", field="port", needed=True, metavar="PORT", read=_inside, text="Port that gets the address."
         ),
         NetOption(flag="--distributed/--no-distributed", field="distributed", text="Translate on the port's own host."),
     ),
@@ -208,9 +214,9 @@ ENDPOINT = NetKind(
     help="Create and list endpoints, services of other VPCs under an address of the VPC; ranges may overlap.",
     options=(
         NetOption(
-            flag="--from", field="source", needed=True, metavar="VPC/LB", text="Load balancer to reach.", fixed=True
+            flag="--balancer", field="source", needed=True, metavar="VPC/LB", text="Load balancer to reach.", fixed=True
         ),
-        NetOption(flag="--vip", field="vip", metavar="ADDRESS", text="Address. Default: a free one.", fixed=True),
+        NetOption(flag="--address", field="vip", metavar="ADDRESS", text="Address. Default: a free one.", fixed=True),
         NetOption(
             flag="--subnet",
             field="subnet",
@@ -229,11 +235,19 @@ ROUTE = NetKind(
     path="VPC/ROUTE",
     help="Create, change and list static and policy routes of a VPC.",
     options=(
-        NetOption(flag="--to", field="prefix", needed=True, metavar="RANGE", text="Destination of the packets."),
+        NetOption(
+            flag="--destination", field="prefix", needed=True, metavar="RANGE", text="Destination of the packets."
+        ),
         NetOption(flag="--via", field="next_hop", metavar="ADDRESS", text="Next hop."),
         NetOption(flag="--drop/--no-drop", field="", text="Drop the packets."),
-        NetOption(flag="--from", field="source", metavar="RANGE", text="Source of the packets, for a policy route."),
-        NetOption(flag="--priority", field="priority", type=int, text="Priority of a policy route; highest first."),
+        NetOption(flag="--source", field="source", metavar="RANGE", text="Source of the packets, for a policy route."),
+        NetOption(
+            flag="--priority",
+            field="priority",
+            type=int,
+            metavar="N",
+            text="Priority of a policy route; highest first.",
+        ),
     ),
     columns=(plain("TO", "prefix"), plain("VIA", "next_hop"), plain("FROM", "source"), plain("PRIORITY", "priority")),
     spec=_route,

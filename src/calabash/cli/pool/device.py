@@ -104,8 +104,10 @@ def mode(identifier: str, mode: str, fmt: str) -> None:
 @device.command("set")
 @click.argument("identifier", metavar="ID")
 @click.option("--replicas", metavar="N|auto", help="Maximum number of tenants in mode timeslice.")
-@click.option("--interval", metavar="LENGTH", help="Length of time windows: default, short, medium, long or auto.")
-@click.option("--spill", metavar="on|off|auto", help="Allow slices to spill memory to the host.")
+@click.option(
+    "--timeslice", "interval", metavar="LENGTH", help="Length of time slices: default, short, medium, long or auto."
+)
+@click.option("--allow-spill", "spill", metavar="on|off|auto", help="Allow slices to spill memory to the host.")
 @output.option
 def set_card(identifier: str, replicas: str | None, interval: str | None, spill: str | None, fmt: str) -> None:
     """Override the pool's sharing parameters for one device. Running programs are not affected.
@@ -116,7 +118,7 @@ def set_card(identifier: str, replicas: str | None, interval: str | None, spill:
     wanted = {"replicas": count, "interval": interval, "spill": spill}
     body = {name: value for name, value in wanted.items() if value is not None}
     if not body:
-        raise CalabashError("no parameter was given", hint="give --replicas, --interval or --spill")
+        raise CalabashError("no parameter was given", hint="give --replicas, --timeslice or --allow-spill")
     _print(client().send(endpoints.SET_DEVICE, _checked(identifier), body=body), fmt)
 
 

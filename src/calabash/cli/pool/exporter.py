@@ -39,7 +39,12 @@ _TOKEN_BYTES_MIN, _TOKEN_BYTES_MAX = 16, 4096
     help="Serve metrics also under the names of this exporter.",
 )
 @click.option("--certificate", type=click.Path(path_type=Path, dir_okay=False), help="Serve TLS with this certificate.")
-@click.option("--key", type=click.Path(path_type=Path, dir_okay=False), help="Private key of the certificate.")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Private key, PEM, without password.",
+)
 def exporter(
     *,
     listen: str,

@@ -44,7 +44,8 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--defrag", is_flag=True, help="Move running requests to make room for large ones, with --churn."
             ),
             click.option(
-                "--failures",
+                "--node-failures",
+                "failures",
                 type=float,
                 metavar="N",
                 help="Node failures per 100 nodes and mean lifetime, with --churn.",
@@ -62,8 +63,8 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.option("--nodes", type=PATH, required=True, metavar="CSV", help="openb_node_list_gpu_node.csv")
-@click.option("--pods", type=PATH, required=True, metavar="CSV", help="openb_pod_list_*.csv")
+@click.option("--nodes", type=PATH, required=True, metavar="FILE", help="Nodes, such as openb_node_list_gpu_node.csv")
+@click.option("--pods", type=PATH, required=True, metavar="FILE", help="Requests, such as openb_pod_list_default.csv")
 @_experiment_options
 def openb(nodes: Path, pods: Path, **options: Any) -> None:
     """Replay the openb trace with the protocol of its published experiments."""
@@ -126,7 +127,7 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
     from calabash.sim.failures import Failures  # noqa: PLC0415
 
     if not options["churn"] and (options["defrag"] or options["load"] is not None or options["failures"] is not None):
-        raise CalabashError("--load, --defrag and --failures require --churn", hint="add --churn")
+        raise CalabashError("--load, --defrag and --node-failures require --churn", hint="add --churn")
     experiment = runner.Experiment(
         nodes=nodes,
         workload=workload,

@@ -49,7 +49,9 @@ def vm() -> None:
 
 
 @vm.command()
-@click.option("--gpu", "gpu", required=True, metavar="ID", help="The card's number, its UUID, or a prefix of the UUID.")
+@click.option(
+    "--device", "gpu", required=True, metavar="ID", help="The card's number, its UUID, or a prefix of the UUID."
+)
 @click.option(
     "--vf",
     "profile",

@@ -81,7 +81,11 @@ def admission(kubeconfig: str, settings_file: Path | None) -> None:
     "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
 )
 @click.option(
-    "--namespace", default="calabash-system", show_default=True, help="Namespace of the Service and the Secret."
+    "--namespace",
+    default="calabash-system",
+    show_default=True,
+    metavar="NAME",
+    help="Namespace of the Service and the Secret.",
 )
 @click.option(
     "--listen-address", "host", default="", metavar="ADDRESS", help="Address to listen on. Default: all addresses."
@@ -118,6 +122,7 @@ def metrics(kubeconfig: str, namespace: str, host: str, port: int, probe_port: i
     "--namespace",
     default="calabash-system",
     show_default=True,
+    metavar="NAME",
     help="Namespace of the Lease by which replicas elect a leader.",
 )
 @click.option(

@@ -26,6 +26,7 @@ _PORT = 7070
     "--namespace",
     default="calabash-system",
     show_default=True,
+    metavar="NAME",
     help="Namespace of the Lease by which replicas elect a leader.",
 )
 @click.option("--identity", default="", metavar="NAME", help="Name of this replica; unique, random by default.")
@@ -108,7 +109,8 @@ _PORT = 7070
     help="Namespace in which system priorities apply, besides the planner's own; repeat for several.",
 )
 @click.option(
-    "--nodes",
+    "--node-selector",
+    "nodes",
     default="",
     metavar="SELECTOR",
     help="Nodes to plan: those of one pool, calabash.dev/pool=NAME, or of no pool, !calabash.dev/pool; default: all.",
@@ -157,7 +159,8 @@ def planner(
     shard = Shard.from_selector(nodes)
     if handshake == Handshake.AFFINITY and not shard.everything:
         raise CalabashError(
-            f"--nodes {nodes} cannot be combined with --handshake affinity, with which one kube-scheduler serves all pods",
+            f"--node-selector {nodes} cannot be combined with --handshake affinity, "
+            "with which one kube-scheduler serves all pods",
             hint="run a kube-scheduler beside each planner, with --handshake extender",
         )
     settings = PlannerSettings(

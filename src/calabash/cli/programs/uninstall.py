@@ -59,7 +59,9 @@ def uninstall_node(home: Path, specs: Path, kubelet: Path, *, enter_host: bool, 
 @click.option(
     "--kubeconfig", default="", metavar="FILE", help="Kubeconfig file. Default: the service account of the pod."
 )
-@click.option("--namespace", default="calabash-system", show_default=True, help="Namespace of the release.")
+@click.option(
+    "--namespace", default="calabash-system", show_default=True, metavar="NAME", help="Namespace of the release."
+)
 def uninstall_cluster(kubeconfig: str, namespace: str) -> None:
     """Remove the objects that components left in the API server after the chart was uninstalled.
 

@@ -180,7 +180,7 @@ def sessions(names: tuple[str, ...], fmt: str) -> None:
 
 
 @remote.command()
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of cards.")
+@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N", help="Number of cards.")
 @click.option("--memory", metavar="SIZE", help="Memory of each card. Default: all of it.")
 @click.option(
     "--cores", metavar="PERCENT", help="Compute share of each card. Default: best-effort with --memory, else 100."

@@ -60,7 +60,8 @@ server.add_command(token)
 @click.option("--sim", metavar="NAME", help="If no pool runs, start one with this simulated node.")
 @click.option("--name", default="", metavar="NAME", help="Name of the server in filters. Default: the host name.")
 @click.option(
-    "--grace",
+    "--reconnect-within",
+    "grace",
     default="60s",
     show_default=True,
     metavar="TIME",
@@ -84,7 +85,7 @@ def up(
     _check_addresses(listen, ports)
     address, grace_s = parse_address(listen) if listen else None, parse_duration_s(grace)
     if not 1 <= grace_s <= 86_400:
-        raise CalabashError(f"--grace {grace} is out of range", hint="give 1s to 24h")
+        raise CalabashError(f"--reconnect-within {grace} is out of range", hint="give 1s to 24h")
     _pool_is_up(sim)
     named = name or socket.gethostname()
     if foreground:
@@ -98,7 +99,7 @@ def up(
         *(word for port in ports for word in ("--port", port)),
         "--name",
         named,
-        "--grace",
+        "--reconnect-within",
         f"{grace_s}s",
         "--on-revoke",
         on_revoke,

@@ -40,7 +40,12 @@ def token() -> None:
 @token.command()
 @click.argument("name")
 @click.option(
-    "--gpus", type=click.IntRange(0, 4096), default=1, show_default=True, help="Maximum number of cards at a time."
+    "--gpus",
+    type=click.IntRange(0, 4096),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of cards at a time.",
 )
 @click.option(
     "--memory",

@@ -125,12 +125,18 @@ def list_invoices(month: str, tenant: str, fmt: str) -> None:
 @click.argument("what", metavar="INVOICE")
 @_tenant
 @output.option_of("table", "pdf", "html", "csv", "json", "yaml")
-@click.option("--file", type=click.Path(path_type=Path), help="Output file. Default: standard output.")
+@click.option(
+    "--output-file",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Output file. Default: standard output.",
+)
 def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     """Show an invoice or a draft."""
     row = client().send(endpoints.SHOW_INVOICE, _one(what, tenant))
     if fmt == "pdf" and file is None and sys.stdout.isatty():
-        raise CalabashError("a PDF cannot be shown in a terminal", hint="write it to a file: --file invoice.pdf")
+        raise CalabashError("a PDF cannot be shown in a terminal", hint="write it to a file: --output-file invoice.pdf")
     _deliver(_written(row, fmt), file)
 
 
@@ -138,7 +144,13 @@ def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
 @click.argument("what", metavar="INVOICE")
 @_tenant
 @output.option_of("table", "csv", "json", "yaml")
-@click.option("--file", type=click.Path(path_type=Path), help="Output file. Default: standard output.")
+@click.option(
+    "--output-file",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Output file. Default: standard output.",
+)
 def items(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     """Show the itemised usage of an invoice or a draft.
 

@@ -63,7 +63,7 @@ def show_notification(name: str, tenant: str | None, fmt: str) -> None:
 def _settings(command: Any) -> Any:
     for option in (
         click.option(
-            "--on",
+            "--event",
             "kinds",
             multiple=True,
             type=click.Choice([str(k) for k in KINDS]),

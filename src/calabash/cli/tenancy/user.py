@@ -150,7 +150,9 @@ def list_tokens(fmt: str) -> None:
 @click.option(
     "--user", "whose", default="", metavar="NAME", help="User of the token, for administrators. Default: you."
 )
-@click.option("--login", is_flag=True, help="Create a one-time login link for the console, valid for ten minutes.")
+@click.option(
+    "--link", "login", is_flag=True, help="Create a one-time login link for the console, valid for ten minutes."
+)
 @click.option("--expires", default="", metavar="TIME", help="Lifetime of the token. Default: 90d.")
 @click.option(
     "--scope",
@@ -164,7 +166,7 @@ def list_tokens(fmt: str) -> None:
 def create_token(*, whose: str, login: bool, expires: str, scopes: tuple[str, ...], note: str, fmt: str) -> None:
     """Create a token and print its secret, which cannot be shown again; redirect it to a file that only you can read.
 
-    With --login, print a link that logs the user in to the console, or only its code if the pool serves no console.
+    With --link, print a link that logs the user in to the console, or only its code if the pool serves no console.
     """
     body = {"user": whose, "login": login, "scopes": list(scopes), "note": note}
     body["life_s"] = parse_duration_s(expires) if expires else 0.0

@@ -75,7 +75,7 @@ def check_balancer(networks: NetworkObjects, item: LoadBalancer, old: LoadBalanc
 
 def _check_backends(objects: VpcObjects, item: LoadBalancer) -> None:
     if not item.backends:
-        raise CalabashError(f"{describe(item)} has no backend", hint="--to PORT:NUMBER")
+        raise CalabashError(f"{describe(item)} has no backend", hint="--backends PORT:NUMBER")
     check_count(len(item.backends), BACKENDS_PER_BALANCER, f"backends of {describe(item)}")
     check_distinct(item.backends, f"backends of {describe(item)}")
     for backend in item.backends:

@@ -80,7 +80,7 @@ def _check_peer_ranges(item: Peering, own: Vpc, other: Vpc) -> None:
     if shared := first_overlap(own.cidrs, other.cidrs):
         raise conflict_error(
             f"{describe(item)}: {shared[0]} of VPC {own.name} overlaps {shared[1]} of VPC {other.name}",
-            hint=f"create an endpoint for one service: calabash net endpoint create {own.name}/NAME --from {other.name}/LB",
+            hint=f"create an endpoint for one service: calabash net endpoint create {own.name}/NAME --balancer {other.name}/LB",
         )
     if foreign := next((route for route in item.routes if not is_within(route, other.cidrs)), None):
         raise CalabashError(f"{describe(item)}: {foreign} is not within {join_ranges(other.cidrs)} of VPC {other.name}")

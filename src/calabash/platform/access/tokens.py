@@ -152,7 +152,7 @@ class Tokens:
             raise CalabashError(
                 "the login code is unknown, expired or was used before",
                 reason=Reason.NOT_AUTHENTICATED,
-                hint="ask for another one with `calabash user token create --login`",
+                hint="ask for another one with `calabash user token create --link`",
             )
         return record
 

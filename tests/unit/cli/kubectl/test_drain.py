@@ -11,6 +11,8 @@ from tests.unit.cli.kube_world import World, asks, run
 from calabash.adapters.kube.objects.core import NODE, PDB, POD
 from calabash.adapters.kube.objects.resources import GPU_NODE
 from calabash.cli.kubectl import drain
+from calabash.cli.kubectl.drain import GracePeriod
+from calabash.model.errors import CalabashError, Reason
 
 
 class Time:
@@ -108,7 +110,7 @@ def test_a_budget_is_kept_and_named_and_asked_again(
             give_back(world)
 
     clock.meanwhile = meanwhile
-    assert run("drain", "node1", "--grace", "2") == 0
+    assert run("drain", "node1", "--grace", "2s") == 0
     assert clock.now_s == 10.5, "asked at 0, 5 and 10 s"
     assert (
         "default/runs cannot be evicted now: The disruption budget web allows no disruption now"
@@ -247,3 +249,26 @@ def test_an_empty_node_is_drained_at_once(world: World, clock: Time, capsys: pyt
     assert run("drain", "node1") == 0
     assert clock.now_s == 0.0
     assert capsys.readouterr().out.startswith("node1: 0 pods evicted")
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds", "said"),
+    [
+        ("90s", 90, ""),
+        ("2m", 120, ""),
+        ("0", 0, ""),
+        ("30", 30, "warning: --grace 30 without a unit is deprecated; use --grace 30s\n"),
+    ],
+)
+def test_grace_period_has_a_unit_and_a_plain_number_is_read_as_seconds(
+    given: str, seconds: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert GracePeriod().convert(given, None, None) == seconds
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("given", ["250ms", "25h", "soon"])
+def test_grace_period_must_be_whole_seconds_of_at_most_a_day(given: str) -> None:
+    with pytest.raises(CalabashError) as refused:
+        GracePeriod().convert(given, None, None)
+    assert refused.value.reason is Reason.BAD_REQUEST

@@ -24,14 +24,14 @@ def test_every_loopback_address_is_accepted(address: str) -> None:
 
 def test_planner_has_the_nodes_of_a_pool_or_of_no_pool() -> None:
     with pytest.raises(CalabashError, match=r"expected calabash.dev/pool=NAME"):
-        planner.main(["--nodes", "zone=a", "--kubeconfig", "/nonexistent"], standalone_mode=False)
+        planner.main(["--node-selector", "zone=a", "--kubeconfig", "/nonexistent"], standalone_mode=False)
     for selector in ("calabash.dev/pool=a", "!calabash.dev/pool"):
         with pytest.raises(CalabashError, match="/nonexistent"):  # the next thing that it looks for
-            planner.main(["--nodes", selector, "--kubeconfig", "/nonexistent"], standalone_mode=False)
+            planner.main(["--node-selector", selector, "--kubeconfig", "/nonexistent"], standalone_mode=False)
 
 
 def test_handshake_affinity_has_one_planner() -> None:
-    words = ["--nodes", "calabash.dev/pool=a", "--handshake", "affinity", "--kubeconfig", "/nonexistent"]
+    words = ["--node-selector", "calabash.dev/pool=a", "--handshake", "affinity", "--kubeconfig", "/nonexistent"]
     with pytest.raises(CalabashError, match="one kube-scheduler serves all pods"):
         planner.main(words, standalone_mode=False)
 

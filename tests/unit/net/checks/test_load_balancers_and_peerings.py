@@ -206,7 +206,7 @@ def test_overlap_with_a_peer_is_checked_only_after_it_has_accepted() -> None:
     networks, _ = RED.put(Peering(name="red/blue"))  # the same ranges, of another tenant: no word
     error = refused(networks, Peering(name="blue/red"))
     assert "10.0.0.0/16 of VPC blue overlaps 10.0.0.0/16 of VPC red" in error.message
-    assert "net endpoint create blue/NAME --from red/LB" in error.hint
+    assert "net endpoint create blue/NAME --balancer red/LB" in error.hint
 
 
 def test_peering_request_is_deleted_with_the_requested_vpc() -> None:

@@ -25,7 +25,7 @@ _REASONS = (
 )
 _HINTS = {
     Reason.NOT_PERMITTED: "the pool must run as root",
-    Reason.UNSUPPORTED: "leave its interval to the driver: --interval auto",
+    Reason.UNSUPPORTED: "leave its interval to the driver: --timeslice auto",
 }
 
 

@@ -88,7 +88,7 @@ def _virsh(verb: str, domain: str, xml: str) -> None:
         raise CalabashError(
             "virsh is not installed on this machine",
             reason=Reason.NOT_FOUND,
-            hint="install libvirt-clients, or take the XML: calabash device vm attach --gpu ID --xml",
+            hint="install libvirt-clients, or take the XML: calabash device vm attach --device ID --xml",
         )
     words = [str(program), "--quiet", verb, "--current", "--domain", require_domain(domain), "--file", "/dev/stdin"]
     try:
