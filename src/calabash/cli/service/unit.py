@@ -8,7 +8,7 @@ be visible on the whole machine, and jobs use the files of their users.
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections.abc import Sequence
 
 UNIT = "calabash.service"
@@ -28,6 +28,10 @@ _REMOVED_CAPABILITIES = (
     "CAP_WAKE_ALARM",
 )
 _REMOVED_CALLS = ("@clock", "@cpu-emulation", "@obsolete", "@reboot", "@swap")
+_UNPRINTABLE = r"\x00-\x1f\x7f\udc80-\udcff"  # the last are bytes that are not UTF-8
+_UNUSABLE_IN_PATH = re.compile(rf"['\"\\{_UNPRINTABLE}]")
+_ESCAPED = re.compile(rf"[\"\\{_UNPRINTABLE}]")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+:=,./-]+")
 _TEMPLATE = """\
 # Written by `calabash service install`; `calabash service uninstall` removes it.
 [Unit]
@@ -75,12 +79,32 @@ def unit_text(command: Sequence[str]) -> str:
         command: words of the command that runs the pool in the foreground; the first is an absolute path.
     """
     return _TEMPLATE.format(
-        command=" ".join(_escaped(word) for word in command),
+        command=command_line(command),
         capabilities=" ".join(_REMOVED_CAPABILITIES),
         calls=" ".join(_REMOVED_CALLS),
     )
 
 
-def _escaped(word: str) -> str:
-    """Return a word of a command line as systemd reads it: ``%`` and ``$`` begin replacements there."""
-    return shlex.quote(word.replace("%", "%%").replace("$", "$$").replace("\\", "\\\\"))
+def command_line(command: Sequence[str]) -> str:
+    """Return words as the value of ``ExecStart``, by the rules of systemd.syntax and systemd.service.
+
+    The value begins with ``:`` if a word contains ``$``, so that systemd replaces no variables. systemd refuses programs whose
+    path has a quotation mark, a backslash, or a character that cannot be printed; a shell becomes such a program instead.
+    """
+    words = (
+        [*command] if _UNUSABLE_IN_PATH.search(command[0]) is None else ["/bin/sh", "-c", 'exec "$0" "$@"', *command]
+    )
+    if any("$" in word for word in words):
+        words[0] = f":{words[0]}"
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    """Return a word as systemd.syntax writes it; ``%`` is doubled, because it begins a specifier."""
+    text = _ESCAPED.sub(_escape, word.replace("%", "%%"))
+    return text if _PLAIN.fullmatch(text) else f'"{text}"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    return f"\\{character}" if character in '"\\' else f"\\x{ord(character) & 0xFF:02x}"
