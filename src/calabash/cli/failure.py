@@ -1,7 +1,7 @@
 """Report exceptions as one message with a hint, and map them to exit codes.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 not permitted, 5 too large or still pending, 6 timeout,
-130 interrupted. Otherwise ``calabash run`` ends with the program's exit code.
+The table of exit codes is also printed in the man page and in the reference. If its program has started, ``calabash run``
+ends with the program's exit code instead.
 """
 
 from __future__ import annotations
@@ -16,14 +16,41 @@ TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from typing import Any
 
-_EXIT_CODES = {
-    Reason.BAD_REQUEST: 2,
-    Reason.UNKNOWN_MODE: 2,
-    Reason.NOT_FOUND: 3,
-    Reason.NOT_PERMITTED: 4,
-    Reason.NOT_AUTHENTICATED: 4,
-    Reason.TIMEOUT: 6,
+# Exit code -> its meaning, and the reasons of errors that end a command with it; all other reasons end it with 1.
+EXIT_CODES: dict[int, tuple[str, tuple[Reason, ...]]] = {
+    0: ("success", ()),
+    1: ("failure", ()),
+    2: ("wrong usage", (Reason.BAD_REQUEST, Reason.UNKNOWN_MODE)),
+    3: ("an object does not exist", (Reason.NOT_FOUND,)),
+    4: ("not permitted or not logged in", (Reason.NOT_PERMITTED, Reason.NOT_AUTHENTICATED)),
+    5: (
+        "the request does not fit, or still waits",
+        (
+            Reason.NO_DEVICES,
+            Reason.TOO_LARGE,
+            Reason.NO_CAPACITY,
+            Reason.NO_MEMORY,
+            Reason.NO_CORES,
+            Reason.NO_CPU,
+            Reason.NO_HOST_MEMORY,
+            Reason.SELECTOR_MISMATCH,
+            Reason.MODE_CONFLICT,
+            Reason.TAINTED,
+            Reason.TOPOLOGY,
+            Reason.UNHEALTHY,
+            Reason.GANG_INCOMPLETE,
+            Reason.QUEUE_OVER_LIMIT,
+            Reason.QUEUE_OVER_DESERVED,
+            Reason.RESERVED,
+            Reason.WAITS_FOR_MOVE,
+            Reason.RECLAIM,
+            Reason.PREEMPT,
+        ),
+    ),
+    6: ("timeout", (Reason.TIMEOUT,)),
+    130: ("interrupted", ()),
 }
+_OF_REASON = {reason: code for code, (_, reasons) in EXIT_CODES.items() for reason in reasons}
 _NOT_OURS = "choose a path that you may write to; CALABASH_HOME sets the home of the pool"
 _HINTS = {
     errno.EACCES: _NOT_OURS,
@@ -36,34 +63,11 @@ _HINTS = {
     errno.ENOENT: "check the path",
     errno.EISDIR: "give the path of a file, not of a directory",
 }
-_PENDING = {
-    Reason.NO_DEVICES,
-    Reason.TOO_LARGE,
-    Reason.NO_CAPACITY,
-    Reason.NO_MEMORY,
-    Reason.NO_CORES,
-    Reason.NO_CPU,
-    Reason.NO_HOST_MEMORY,
-    Reason.SELECTOR_MISMATCH,
-    Reason.MODE_CONFLICT,
-    Reason.TAINTED,
-    Reason.TOPOLOGY,
-    Reason.UNHEALTHY,
-    Reason.GANG_INCOMPLETE,
-    Reason.QUEUE_OVER_LIMIT,
-    Reason.QUEUE_OVER_DESERVED,
-    Reason.RESERVED,
-    Reason.WAITS_FOR_MOVE,
-    Reason.RECLAIM,
-    Reason.PREEMPT,
-}
 
 
 def exit_code(reason: Reason) -> int:
     """Return the exit code of a reason."""
-    if reason in _PENDING:
-        return 5
-    return _EXIT_CODES.get(reason, 1)
+    return _OF_REASON.get(reason, 1)
 
 
 def report(error: BaseException) -> int:

@@ -9,20 +9,11 @@ from pathlib import Path
 import click
 
 import calabash
+from calabash.cli.failure import EXIT_CODES
 from calabash.cli.lazy import LazyGroup
 from calabash.model.errors import CalabashError, file_reason
 
 SHELLS = ("bash", "zsh", "fish")
-_EXIT_STATUS = (
-    ("0", "success"),
-    ("1", "failure"),
-    ("2", "wrong usage"),
-    ("3", "an object does not exist"),
-    ("4", "not permitted or not logged in"),
-    ("5", "the request does not fit, or still waits"),
-    ("6", "timeout"),
-    ("130", "interrupted"),
-)
 
 
 def commands(
@@ -76,7 +67,7 @@ def man_page(path: tuple[str, ...], context: click.Context) -> str:
             lines += [".TP", f".BR {_text(f'{page}-{name}')} (1)", _text(help_text)]
     if len(path) == 1:
         lines.append(".SH EXIT STATUS")
-        for code, meaning in _EXIT_STATUS:
+        for code, (meaning, _) in EXIT_CODES.items():
             lines += [".TP", f".B {code}", _text(meaning)]
     else:
         lines += [".SH SEE ALSO", f".BR {_text('-'.join(path[:-1]))} (1)"]

@@ -35,6 +35,11 @@ def test_every_command_has_a_page_with_its_options(pages: dict[str, str]) -> Non
                 assert parameter.opts[-1].replace("-", "\\-") in text, (path, parameter.opts)
 
 
+def test_page_of_the_product_has_the_exit_codes(pages: dict[str, str]) -> None:
+    listed = pages["calabash.1"].partition(".SH EXIT STATUS\n")[2]
+    assert re.findall(r"^\.B (\d+)$", listed, flags=re.MULTILINE) == ["0", "1", "2", "3", "4", "5", "6", "130"]
+
+
 def test_pages_use_known_macros_only_and_escape_text(pages: dict[str, str]) -> None:
     for name, text in pages.items():
         for line in text.splitlines():

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import calabash.cli
+from calabash.cli import manual
 from calabash.cli.commands import SECTIONS, cli
 from calabash.cli.former import FORMER
 from calabash.cli.kubectl.group import cli as kubectl
@@ -23,17 +24,9 @@ from calabash.cli.remote import server
 TOP_LEVEL_MAX = 31
 
 
-def commands(group: click.Group, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
+def commands(group: click.Group) -> dict[tuple[str, ...], click.Command]:
     """Return all commands below a group, by their path."""
-    found: dict[tuple[str, ...], click.Command] = {}
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None, name
-        found[*path, name] = command
-        if isinstance(command, click.Group):
-            found |= commands(command, (*path, name))
-    return found
+    return {path[1:]: context.command for path, context in manual.commands(group, ("calabash",)) if len(path) > 1}
 
 
 def run(*words: str) -> Result:
