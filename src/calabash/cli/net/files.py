@@ -81,22 +81,12 @@ def diff(files: tuple[str, ...], *, prune: bool) -> None:
 
 def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
     from calabash.api.networks import PLACE_CHARACTERS_MAX  # noqa: PLC0415
-    from calabash.api.requests import NOT_UNDERSTOOD_HINT  # noqa: PLC0415
     from calabash.net.objects.manifest_parser import BYTES_MAX, read_manifests  # noqa: PLC0415 - YAML is loaded where it is read
 
     found = [one for file in files for one in read_manifests(read_file(file, BYTES_MAX), "" if file == "-" else file)]
 
-    def ask(documents: list[dict[str, Any]]) -> Any:
-        body = {"documents": documents, "prune": prune, "dry_run": dry_run}
-        return client().send(endpoints.APPLY_NETWORKS, body=body)
-
-    try:
-        return ask([one.plain() | {"place": output.printable(one.place)[-PLACE_CHARACTERS_MAX:]} for one in found])
-    except CalabashError as error:
-        if (error.reason, error.hint) != (Reason.BAD_REQUEST, NOT_UNDERSTOOD_HINT):
-            raise
-        # A server of an earlier version knows no places; its errors name the number of the document.
-        return ask([one.plain() for one in found])
+    documents = [one.plain() | {"place": output.printable(one.place)[-PLACE_CHARACTERS_MAX:]} for one in found]
+    return client().send(endpoints.APPLY_NETWORKS, body={"documents": documents, "prune": prune, "dry_run": dry_run})
 
 
 def read_file(file: str, most: int) -> str:
