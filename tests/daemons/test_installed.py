@@ -16,6 +16,8 @@ import pytest
 from tests.daemons.demo import demo, processes_of, require_limits_held
 from tools import wheel
 
+from calabash.model.extras import WITHOUT_PLACEMENT
+
 INSTALLED_MB_MAX = 150  # with byte code, which pip compiles; half of it is NumPy
 PROGRAM = "/usr/bin/true"
 
@@ -94,6 +96,7 @@ def test_a_plain_installation_runs_a_pool_and_its_programs(installation: Install
     ran("sim", "create", "lab", "--gpus", "1xT4")
     said = ran("up", "--sim", "lab")
     try:
+        assert (home / "pool.log").read_text().count(WITHOUT_PLACEMENT) == 1
         assert "no console: the console is not installed; pip install 'calabash[console]'" in said
         assert ran("run", "--memory", "1GiB", "--", PROGRAM) == ""
         assert "Tesla T4" in ran("smi")

@@ -18,6 +18,11 @@ EXTRAS = {
     "remote": (_CRYPTOGRAPHY,),
     "postgresql": ("psycopg",),
 }
+# Logged once by a daemon that places requests without the extra `placement`.
+WITHOUT_PLACEMENT = (
+    "the extra placement is not installed: the default policy keeps its initial tables and does not learn from the sizes of"
+    " requests; install calabash[placement]"
+)
 # The extra that is named for a package which several have.
 _FIRST_EXTRA = {
     "jinja2": "console",

@@ -28,7 +28,7 @@ from calabash.adapters.pool.client import socket_path
 from calabash.adapters.store import Store, absolute_url, open_store
 from calabash.api.gateway import ConsoleSettings
 from calabash.model.errors import CalabashError
-from calabash.model.extras import is_installed
+from calabash.model.extras import WITHOUT_PLACEMENT, is_installed
 from calabash.node.agent import NodeAgent
 from calabash.node.devices.inventory import no_devices
 from calabash.node.membership.protocol import choose_membership, group_name
@@ -198,7 +198,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         kept=settings.journal.retention(),
         log_file=home / LOG_FILE,
         check=lambda: _end_overdue(pool),
-        preload="scipy.optimize" if is_installed("placement") else "",  # imported by the scheduler's tables
+        preload=_package_of_placement(),
     )
     keeper.start()
     stack.callback(keeper.stop)
@@ -276,6 +276,14 @@ def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> Consol
     listen = settings.listen if arguments.console == "default" else arguments.console
     wanted = msgspec.structs.replace(settings, listen=listen, insecure=settings.insecure or arguments.insecure)
     return ConsoleListener(wanted)
+
+
+def _package_of_placement() -> str:
+    """Return the module that the scheduler's tables import to learn; "" if it is not installed, which is logged."""
+    if is_installed("placement"):
+        return "scipy.optimize"
+    log.info(WITHOUT_PLACEMENT)
+    return ""
 
 
 def _audit_trail(home: Path, store: Store, stack: ExitStack) -> AuditTrail:
