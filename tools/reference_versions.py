@@ -70,13 +70,9 @@ older objects.
 
 ## Upgrade
 
-[Back up](../how-to/back-up-the-pool.md) the database, end the daemon of the pool, and start the new version with the
-same home. To end the daemon without its programs, send SIGTERM to the process that `calabash status` shows, as a restart
-of a service does; `calabash down` refuses while programs run, and ends them with `--force`. The new pool adopts the
-allocations: their programs keep the library and the pages with which they began, and the journal is migrated. A test
-does this with 20 running programs (`tests/daemons/test_upgrade.py`). Install the new version beside the old one, in an
-environment of its own, until those programs have ended. [Kubernetes](../how-to/upgrade-kubernetes.md) has a page of its
-own.
+[Upgrade a pool](../how-to/upgrade-a-pool.md) has the steps. The new pool adopts the allocations: their programs keep the
+library and the pages with which they began, and the journal is migrated. A test does this with 20 running programs
+(`tests/daemons/test_upgrade.py`). [Kubernetes](../how-to/upgrade-kubernetes.md) has a page of its own.
 
 ## Downgrade
 

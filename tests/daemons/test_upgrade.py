@@ -13,6 +13,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -190,6 +191,49 @@ def _require_whole_accounts(journal: Path, ids: Sequence[str]) -> None:
         assert abs(found[-1].to_s - granted.ended_at) < EDGE_S
         assert sum(one.allocated_gpu_s for one in found) == pytest.approx(length_s * CORES / 100)
         assert sum(one.memory_mib_s for one in found) == pytest.approx(length_s * MEMORY_MIB)
+
+
+def test_pool_that_is_stopped_without_its_programs_is_followed_by_one_that_takes_them_over(world: UpgradeWorld) -> None:
+    """A program that ends meanwhile is accounted up to its end, and no usage record is missing."""
+    world.up()
+    amounts: dict[str, Any] = {"memory_mib": MEMORY_MIB, "cores": CORES}
+    (kept, first), (short, second) = world.running("cat", **amounts), world.running("cat", **amounts)
+    refused = _down(world)
+    assert (refused.returncode, "calabash down --keep-programs" in refused.stderr) == (1, True), refused.stderr
+    assert _down(world, "--keep-programs", "--force").returncode == 2
+    assert kept.alive()
+    assert short.alive()
+    done = _down(world, "--keep-programs")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "pool is down; 2 allocations are kept until the next `calabash up`\n",
+        "",
+    )
+    assert world.daemon is not None
+    world.daemon.wait(timeout=60)
+    assert kept.alive()
+    asked_at = time.time()
+    assert short.finish() == 0
+    started_at = time.time()
+    world.up()
+    until(lambda: [one["id"] for one in world.client.get("/v1/allocations")["items"]] == [first["id"]])
+    assert world.client.get("/v1/allocations")["items"][0]["pids"] == first["pids"]
+    assert kept.finish() == 0
+    until(lambda: not world.client.get("/v1/allocations")["items"], what="the release of the kept allocation")
+    world.stop()
+    _require_whole_accounts(world.home / "pool.db", [first["id"]])
+    store = open_store(f"sqlite:///{world.home / 'pool.db'}")
+    try:
+        accounted_to = max(one.to_s for one in store.usage() if one.allocation == second["id"])
+    finally:
+        store.close()
+    assert asked_at < accounted_to < started_at + EDGE_S
+
+
+def _down(world: UpgradeWorld, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "calabash.cli.main", "down", *options]
+    environment = {**world.environment, "CALABASH_HOME": str(world.home)}
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_pool_is_upgraded_under_running_programs_and_a_downgrade_with_a_newer_journal_is_refused(

@@ -173,7 +173,7 @@ SHUT_DOWN = Route(
     reply=replies.Stopping,
     body=requests.Shutdown,
     administrators=True,
-    note="409 while allocations are held, unless forced",
+    note="409 while allocations are held, unless forced or the programs are kept",
 )
 
 POOL: tuple[Route[Any], ...] = (

@@ -235,7 +235,8 @@ class QueueSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
 
     new: New | UnsetType = UNSET
     parent: Annotated[OptionalName, Meta(description="parent queue; empty: none")] | UnsetType = UNSET
-    deserved: Annotated[Amount, Meta(description="guaranteed devices")] | UnsetType = UNSET
+    guarantee: Annotated[Amount, Meta(description="guaranteed devices")] | UnsetType = UNSET
+    deserved: Annotated[Amount, Meta(description="former name of guarantee")] | UnsetType = UNSET
     limit: Annotated[Amount, Meta(description="most devices; null: no limit")] | UnsetType | None = UNSET
     weight: Annotated[Amount, Meta(description="share of devices over quota")] | UnsetType = UNSET
     users: Annotated[Logins, Meta(description="login names that may use the queue; replaces the list")] | UnsetType = (
@@ -249,11 +250,19 @@ class QueueSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     add_groups: Annotated[Logins, Meta(description="groups to add")] = []
     remove_groups: Annotated[Logins, Meta(description="groups to remove")] = []
 
+    @property
+    def guaranteed(self) -> float | UnsetType:
+        """The guarantee by its present or its former name; UNSET if the request has neither."""
+        return self.deserved if isinstance(self.guarantee, UnsetType) else self.guarantee
+
 
 class Shutdown(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Request to stop the pool."""
 
     force: Annotated[bool, Meta(description="end running programs first")] = False
+    keep_programs: Annotated[
+        bool, Meta(description="let running programs continue under their limits; the next pool takes them over")
+    ] = False
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -305,8 +314,6 @@ def body_bytes_max(path: str) -> int:
     return LARGE_BODY_BYTES_MAX if path in _LARGE else BODY_BYTES_MAX
 
 
-NOT_UNDERSTOOD_HINT = "see the API reference"
-"""Hint of each error for a body or query whose fields are unknown, missing or of another type, as in earlier versions."""
 _REGEX = re.compile(r"Expected `str` matching regex (?P<pattern>'.*'|\".*\") - at `\$\.?(?P<path>[^`]*)`")
 
 
@@ -322,7 +329,7 @@ def _refusal(what: str, error: Exception, given: Any) -> CalabashError:
     match = _REGEX.fullmatch(str(error))
     hint = PATTERN_HINTS.get(match["pattern"]) if match else None
     if match is None or hint is None:
-        return CalabashError(f"{what} is not understood: {error}", hint=NOT_UNDERSTOOD_HINT)
+        return CalabashError(f"{what} is not understood: {error}", hint="see the API reference")
     path = match["path"]
     value: Any = given() if callable(given) else given
     for step in re.findall(r"[^.\[\]]+", path):

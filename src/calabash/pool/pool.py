@@ -212,7 +212,7 @@ class Pool:
             raise CalabashError(
                 f"{held} held: {', '.join(r.id for r in running[:5])}",
                 reason=Reason.CONFLICT,
-                hint="wait for them, or `calabash down --force` ends them",
+                hint="wait for them; `calabash down --keep-programs` lets them continue, --force ends them",
             )
         self.ports.places.close_all(force=force)
         for waiting in self.binder.close():

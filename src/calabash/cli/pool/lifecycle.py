@@ -230,15 +230,33 @@ def _failure(log: Path, start: int, code: int) -> CalabashError:
 
 @click.command()
 @click.option("--force", is_flag=True, help="End running programs, and release their slices.")
-def down(force: bool) -> None:
-    """Stop the pool. Fails while programs hold slices, unless --force is given."""
+@click.option(
+    "--keep-programs", is_flag=True, help="Let running programs continue under their limits until the next `up`."
+)
+def down(*, force: bool, keep_programs: bool) -> None:
+    """Stop the pool. Fails while programs hold slices, unless --force or --keep-programs is given.
+
+    With --keep-programs, the next pool takes the running programs over, with complete accounts, and requests that wait
+    are submitted to it again by their commands.
+    """
+    if force and keep_programs:
+        raise click.UsageError("--force and --keep-programs exclude each other")
     pool = client()
-    pid = pool.send(endpoints.SHOW_STATUS)["pid"]
-    pool.send(endpoints.SHUT_DOWN, body={"force": force}, timeout_s=30)
+    status = pool.send(endpoints.SHOW_STATUS)
+    pid = status["pid"]
+    body = {"keep_programs": True} if keep_programs else {"force": force}
+    pool.send(endpoints.SHUT_DOWN, body=body, timeout_s=30)
     deadline = time.monotonic() + 15
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    click.echo("pool is down")
+    kept = status["allocations"] if keep_programs else 0
+    click.echo(
+        f"pool is down; {_count(kept, 'allocation')} kept until the next `calabash up`" if kept else "pool is down"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
 
 
 @click.command()

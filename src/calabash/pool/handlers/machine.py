@@ -10,6 +10,7 @@ from calabash.adapters.store import public_url
 from calabash.api import endpoints, replies, requests
 from calabash.model.access import Action
 from calabash.model.allocation import AllocationState
+from calabash.model.errors import CalabashError
 from calabash.platform.access.visibility import Visibility
 from calabash.platform.handlers.request import Asked, body_of, caller_of, principal_of, visibility_of, work
 from calabash.pool.handlers.allocations import POLL_S, RELEASE_S
@@ -76,13 +77,17 @@ async def list_events(request: Asked) -> replies.EventList:
 
 @handles(endpoints.SHUT_DOWN)
 async def shutdown(state: State, request: Asked) -> replies.Stopping:
+    """Stop the pool. Raises BAD_REQUEST if programs are to be ended and to be kept."""
     pool, caller = pool_of(request), caller_of(request)
     body = requests.decode(await body_of(request), requests.Shutdown)
     pool.permission.require(caller.principal, Action.SHUT_DOWN, "take the pool down")
-    if not body.force:
-        await _until_settled(pool)
-    await asyncio.to_thread(pool.close, force=body.force)
-    await _until_empty(pool)
+    if body.force and body.keep_programs:
+        raise CalabashError("force ends programs and keep_programs keeps them", hint="give one of the two")
+    if not body.keep_programs:  # else as if a service manager stopped the pool
+        if not body.force:
+            await _until_settled(pool)
+        await asyncio.to_thread(pool.close, force=body.force)
+        await _until_empty(pool)
     asyncio.get_running_loop().call_later(0.05, state.stop)
     return replies.Stopping(pid=state.pid)
 
