@@ -52,7 +52,16 @@ class _Pool(ApiClient):
         allocations = [made_allocation(index) for index in range(SLICES)]
         queues = [
             replies.QueueView(
-                name=f"queue{n}", parent="", deserved=4, limit=8, weight=1, allocated=2, pending=1, users=[], groups=[]
+                name=f"queue{n}",
+                parent="",
+                guarantee=4,
+                deserved=4,
+                limit=8,
+                weight=1,
+                allocated=2,
+                pending=1,
+                users=[],
+                groups=[],
             )
             for n in range(QUEUES)
         ]

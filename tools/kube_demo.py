@@ -241,12 +241,12 @@ class Demo:
     # ---- a queue that takes back ----------------------------------------------------------------------------------
 
     def reclaim(self) -> None:
-        """Check that a queue reclaims a card that it deserves from pods that borrowed it."""
+        """Check that a queue reclaims its guaranteed card from pods that borrowed it."""
         queue = {"apiVersion": "calabash.dev/v1alpha1", "kind": "Queue", "spec": {"deserved": 1}}
         self.product.api.create("/apis/calabash.dev/v1alpha1/queues", {**queue, "metadata": {"name": "prod"}})
         shop = self.product.namespace("shop", **{"calabash.dev/queue": "prod"})
         before = self._running()
-        with self._step("queue prod deserves a card: its pod gets one from those who borrowed it"):
+        with self._step("queue prod is guaranteed a card: its pod gets one from pods that borrow it"):
             self.product.create(shop, user_pod("checkout", {"nvidia.com/gpu": "1"}, HOLD))
             self.product.wait(shop, "checkout", "Running")
         evicted = sorted(before - self._running())

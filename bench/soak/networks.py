@@ -40,7 +40,8 @@ class Networks(Actor):
     def prepare(self) -> None:
         self.prefix = prefix_of(self.world)
         until(
-            lambda: self._say("net", "up", "--host-count", "1", "--gateways", "0", "--prefix", self.prefix) == 0, every_s=1.0
+            lambda: self._say("net", "up", "--host-count", "1", "--gateways", "0", "--prefix", self.prefix) == 0,
+            every_s=1.0,
         )
         for vpc, tenant in VPCS:
             self._until("net", "vpc", "create", vpc, "--cidr", "10.0.0.0/16", "--tenant", tenant)

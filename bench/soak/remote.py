@@ -80,7 +80,17 @@ def serve(world: World) -> bool:
     place = world.home / "server" / "address"
     listen = place.read_text().strip() if place.exists() else "127.0.0.1:0"
     code, said = world.command(
-        "remote", "server", "up", "--listen", listen, "--sim", SIM, "--name", "lab01", "--reconnect-within", f"{GRACE_S}s"
+        "remote",
+        "server",
+        "up",
+        "--listen",
+        listen,
+        "--sim",
+        SIM,
+        "--name",
+        "lab01",
+        "--reconnect-within",
+        f"{GRACE_S}s",
     )
     if code:
         world.log.line("broker", f"did not start: {said.strip()[-200:]}")

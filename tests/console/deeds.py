@@ -104,7 +104,7 @@ DEEDS = (
         fields={"mode": "brokered", "memory_mib": "100MiB", "cores": "1", "keep_s": "1h", "note": "a visit"},
     ),
     Deed(
-        page="/queues", form="queue", users=OPERATORS, told="saved.", fields={"name": "{user}-queue", "deserved": "0"}
+        page="/queues", form="queue", users=OPERATORS, told="saved.", fields={"name": "{user}-queue", "guarantee": "0"}
     ),
     Deed(
         page="/queues",

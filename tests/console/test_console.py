@@ -173,7 +173,7 @@ def test_queues_are_made_and_changed(world: World, console: Console) -> None:
     page.get_by_role("dialog").get_by_label("Limit").fill("1")
     page.get_by_role("button", name="Save").click()
     (queue,) = [q for q in world.client.get("/v1/queues")["items"] if q["name"] == "night"]
-    assert (queue["deserved"], queue["limit"]) == (0.25, 1.0)
+    assert (queue["guarantee"], queue["limit"]) == (0.25, 1.0)
     world.client.delete("/v1/queues/night")
 
 

@@ -158,7 +158,7 @@ def test_a_queue_has_the_defaults_of_its_type(kube: KubeClient) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"deserved": 8, "limit": 4}, "limit is below deserved"),
+        ({"deserved": 8, "limit": 4}, "limit is below the guarantee"),
         ({"deserved": -1}, "greater than or equal to 0"),
         ({"users": ["a", "a"]}, "Duplicate"),
         ({"parent": "Not A Name"}, "spec.parent"),
@@ -188,7 +188,7 @@ def test_kubectl_columns_have_the_essential_fields(control_plane: Cluster, kube:
     kube.create(QUEUE, {"metadata": {"name": name}, "spec": {"deserved": 8, "limit": 16}})
     shown = cluster.kubectl("get", "queues", name)
     assert shown.splitlines()[0].split() == [
-        "NAME", "PARENT", "DESERVED", "LIMIT", "ALLOCATED", "BORROWED", "RUNNING", "WAITING", "AGE",
+        "NAME", "PARENT", "GUARANTEE", "LIMIT", "ALLOCATED", "BORROWED", "RUNNING", "WAITING", "AGE",
     ]  # fmt: skip
     assert shown.splitlines()[1].split()[:3] == [name, "8", "16"]
     kube.delete(QUEUE, name)

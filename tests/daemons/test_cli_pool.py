@@ -307,7 +307,13 @@ def test_a_queue_is_made_shown_limits_and_goes(terminal: Terminal) -> None:
     assert terminal("queue", "create", "vision", "--guarantee", "0.5", "--limit", "0.5").stdout == "vision\n"
     holder = terminal.start_holder("--queue", "vision", *HALF)
     (row,) = [q for q in terminal.items("queue", "list") if q["name"] == "vision"]
-    assert (row["limit"], row["deserved"], row["allocated"], row["pending"]) == (0.5, 0.5, 0.5, 0)
+    assert (row["limit"], row["guarantee"], row["deserved"], row["allocated"], row["pending"]) == (
+        0.5,
+        0.5,
+        0.5,
+        0.5,
+        0,
+    )
     said = terminal.refused(5, "run", "--queue", "vision", "--memory", "1GiB", "--cores", "10", "--", "true")
     assert all(word in said for word in ("vision", "0.5"))
     assert terminal("run", "--memory", "1GiB", "--cores", "10", "--", "true").returncode == 0
@@ -335,7 +341,7 @@ def test_a_borrower_gives_way_to_the_queue_that_deserves_the_cards(terminal: Ter
 LISTINGS: dict[tuple[str, ...], tuple[str, str, set[str]]] = {
     ("ps",): ("AllocationList", "id", {"id", "state", "tenant", "queue", "slices", "command", "pids", "reason"}),
     ("smi",): ("DeviceList", "uuid", {"uuid", "index", "model", "memory_mib", "memory_used_mib", "health", "mode"}),
-    ("queue", "list"): ("QueueList", "name", {"name", "parent", "deserved", "limit", "allocated", "pending"}),
+    ("queue", "list"): ("QueueList", "name", {"name", "parent", "guarantee", "limit", "allocated", "pending"}),
     ("sim", "list"): ("SimNodeList", "name", {"name", "path", "devices", "processes"}),
     ("doctor",): ("FindingList", "check", {"check", "result", "text", "hint"}),
 }

@@ -26,7 +26,7 @@ def chosen(found: dict[str, Any], *fields: str) -> tuple[Any, ...]:
     return tuple(found[field] for field in fields)
 
 
-QUEUE = ("parent", "deserved", "limit", "weight", "users", "groups")
+QUEUE = ("parent", "guarantee", "limit", "weight", "users", "groups")
 
 
 def test_queue_set_changes_only_what_is_named(pool: Terminal) -> None:
@@ -56,7 +56,7 @@ def test_users_and_groups_of_a_queue_are_added_and_removed_one_by_one(pool: Term
     assert chosen(row(pool, "queue", "lists"), "users", "groups") == (["games", "news", "lp"], ["mail", "news"])
     pool("queue", "set", "lists", "--remove-user", "news", "--remove-group", "mail")
     assert chosen(row(pool, "queue", "lists"), "users", "groups") == (["games", "lp"], ["news"])
-    assert row(pool, "queue", "lists")["deserved"] == 0.1
+    assert row(pool, "queue", "lists")["guarantee"] == 0.1
     refused = pool.refused(3, "queue", "set", "lists", "--remove-user", "nobody")
     assert "nobody is not one of the users of queue lists" in refused
     assert "games, lp" in refused

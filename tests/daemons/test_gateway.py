@@ -126,11 +126,11 @@ def test_a_gateway_that_dies_is_started_again_and_one_whose_pool_is_killed_ends(
 def test_session_outlives_a_restart_of_the_gateway_and_no_recorded_request_does(world: World) -> None:
     session = ConsoleSession.begun(_address(world), _token(world, login=True))
     assert session.ask("GET", "/queues").status == 200
-    unused = session.proved("POST", "/do/queue", b"name=night&deserved=0")
+    unused = session.proved("POST", "/do/queue", b"name=night&guarantee=0")
     (first,) = _gateways(world)
     os.kill(first, signal.SIGKILL)
     until(lambda: first not in _gateways(world), what="the pool to have seen that it died")
-    replayed = http_ask(session.address, "POST", "/do/queue", b"name=night&deserved=0", headers=unused)
+    replayed = http_ask(session.address, "POST", "/do/queue", b"name=night&guarantee=0", headers=unused)
     assert replayed.status == 401
     assert session.ask("GET", "/queues").status == 200
     assert "night" not in [q["name"] for q in world.client.get("/v1/queues")["items"]]

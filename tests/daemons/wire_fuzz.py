@@ -196,6 +196,8 @@ class WireFuzz:
             "id",
             "tenant",
             "deserved",
+            "guarantee",
+            "keep_programs",
             "limit",
             "command",
             "scopes",

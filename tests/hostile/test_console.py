@@ -64,7 +64,7 @@ def test_the_next_owner_of_the_consoles_port_gets_nothing_that_a_later_pool_acce
     squatter = mallory.keeps(serve, address[1], str(record))
     assert int(squatter.line()) == address[1]
     session.ask("GET", "/queues?format=json")
-    session.ask("POST", "/do/queue", name="stolen", deserved="0")
+    session.ask("POST", "/do/queue", name="stolen", guarantee="0")
     session.ask("POST", "/logout")
     log_in(address, unused)  # a login link that was printed before and is opened now
     assert len(recorded(record)) == 4

@@ -273,10 +273,11 @@ class WhyReply(Reply, kw_only=True, frozen=True):
 
 
 class QueueView(Reply, kw_only=True, frozen=True):
-    """Queue. Amounts are devices. ``users`` and ``groups`` may use it."""
+    """Queue. Amounts are devices. ``users`` and ``groups`` may use it. ``deserved``: former name of ``guarantee``."""
 
     name: str
     parent: str
+    guarantee: float
     deserved: float
     limit: float | None
     weight: float

@@ -35,24 +35,19 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def amounts(guarantee: str) -> Callable[[Any], Any]:
-    """Add the options of an object whose guarantee is the field ``guarantee`` of its document."""
-
-    def decorated(command: Any) -> Any:
-        for option in (
-            click.option("--weight", type=click.FloatRange(0), help="Share of unclaimed devices."),
-            click.option("--limit", type=LimitType(), metavar="DEVICES", help="Most devices; `none`: no limit."),
-            click.option(
-                "--guarantee",
-                guarantee,
-                type=click.FloatRange(0),
-                help="Guaranteed devices, reclaimed from borrowers when needed.",
-            ),
-        ):
-            command = option(command)
-        return command
-
-    return decorated
+def amounts(command: Any) -> Any:
+    """Add the options for the amounts of a queue, a tenant or a project."""
+    for option in (
+        click.option("--weight", type=click.FloatRange(0), help="Share of unclaimed devices."),
+        click.option("--limit", type=LimitType(), metavar="DEVICES", help="Most devices; `none`: no limit."),
+        click.option(
+            "--guarantee",
+            type=click.FloatRange(0),
+            help="Guaranteed devices, reclaimed from borrowers when needed.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def members(users: str, groups: str, *, changing: bool) -> Callable[[Any], Any]:

@@ -26,7 +26,7 @@ def queue_families(reading: PoolReading) -> Iterator[Family]:
     queues = [((reading.status.node, q.name), q) for q in reading.queues]
     tree = _QueueTree(reading.queues)
     waits = _longest_waits(reading)
-    deserved, allocated = tree.own(lambda q: q.deserved), tree.own(lambda q: q.allocated)
+    deserved, allocated = tree.own(lambda q: q.guarantee), tree.own(lambda q: q.allocated)
     pending = tree.own(lambda q: q.pending)
     yield family(c.QUEUE_INFO, [((*key, q.parent, tree.root(q.name)), 1.0) for key, q in queues])
     yield family(c.QUEUE_DESERVED, [(key, deserved[q.name]) for key, q in queues])

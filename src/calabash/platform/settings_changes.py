@@ -68,8 +68,17 @@ def changed_names(
 
 
 def changed_queue(before: QueueRecord, wanted: QueueSettings) -> QueueRecord:
-    """Return the record of a queue with the settings that a request names; the other settings are unchanged."""
-    named = {"parent": wanted.parent, "deserved": wanted.deserved, "limit": wanted.limit, "weight": wanted.weight}
+    """Return the record of a queue with the settings that a request names; the other settings are unchanged.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the request has different guarantees by the present and the former name.
+    """
+    if UNSET not in (wanted.guarantee, wanted.deserved) and wanted.guarantee != wanted.deserved:
+        raise CalabashError(
+            f"queue {before.name}: guarantee {wanted.guarantee} and deserved {wanted.deserved} differ",
+            hint="deserved is the former name of guarantee; omit it",
+        )
+    named = {"parent": wanted.parent, "deserved": wanted.guaranteed, "limit": wanted.limit, "weight": wanted.weight}
     return replace(
         before,
         **{setting: value for setting, value in named.items() if value is not UNSET},  # type: ignore[arg-type]
@@ -84,7 +93,7 @@ def changed_queue(before: QueueRecord, wanted: QueueSettings) -> QueueRecord:
 
 def guarantee_warnings(queues: Iterable[QueueView], devices: int) -> list[str]:
     """Return a warning if the guarantees of all queues without a parent exceed the number of devices; otherwise no warning."""
-    guaranteed = sum(queue.deserved for queue in queues if not queue.parent)
+    guaranteed = sum(queue.guarantee for queue in queues if not queue.parent)
     if guaranteed <= devices:
         return []
     warning = (

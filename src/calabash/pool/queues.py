@@ -71,6 +71,7 @@ class Queues:
             replies.QueueView(
                 name=q.name,
                 parent=q.parent,
+                guarantee=q.deserved,
                 deserved=q.deserved,
                 limit=q.limit,
                 weight=q.weight,

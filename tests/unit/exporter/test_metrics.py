@@ -59,7 +59,7 @@ def allocation(name: str = "a1", **changes: Any) -> replies.AllocationView:
 
 
 QUEUE = replies.QueueView(
-    name="prod", parent="", deserved=2, limit=None, weight=1, allocated=0.4, pending=1, users=[], groups=[]
+    name="prod", parent="", guarantee=2, deserved=2, limit=None, weight=1, allocated=0.4, pending=1, users=[], groups=[]
 )
 
 
@@ -166,9 +166,9 @@ def test_longest_wait_of_a_queue_is_that_of_its_own_oldest_request_and_not_of_a_
 
 
 def test_sums_of_queue_series_count_a_device_once_at_every_depth_of_the_tree() -> None:
-    def queue(name: str, parent: str, deserved: float, allocated: float, pending: float) -> replies.QueueView:
+    def queue(name: str, parent: str, guarantee: float, allocated: float, pending: float) -> replies.QueueView:
         return msgspec.structs.replace(
-            QUEUE, name=name, parent=parent, deserved=deserved, allocated=allocated, pending=pending
+            QUEUE, name=name, parent=parent, guarantee=guarantee, allocated=allocated, pending=pending
         )
 
     queues = [

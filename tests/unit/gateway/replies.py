@@ -65,5 +65,13 @@ def allocation(name: str = "a1", **said: Any) -> replies.AllocationView:
 
 
 def queue(name: str, **said: Any) -> replies.QueueView:
-    plain = {"parent": "", "deserved": 0.0, "limit": None, "weight": 1.0, "allocated": 0.0, "pending": 0.0}
+    plain = {
+        "parent": "",
+        "guarantee": 0.0,
+        "deserved": 0.0,
+        "limit": None,
+        "weight": 1.0,
+        "allocated": 0.0,
+        "pending": 0.0,
+    }
     return replies.QueueView(name=name, **{**plain, "users": [], "groups": [], **said})

@@ -26,6 +26,18 @@ def test_queue_keeps_the_settings_that_a_request_does_not_name() -> None:
     assert (changed.parent, changed.deserved, changed.weight, changed.groups) == ("top", 4.0, 2.0, ("lab",))
 
 
+@pytest.mark.parametrize(
+    "wanted", [QueueSettings(guarantee=3.0), QueueSettings(deserved=3.0), QueueSettings(guarantee=3.0, deserved=3.0)]
+)
+def test_guarantee_of_a_queue_has_a_present_and_a_former_name(wanted: QueueSettings) -> None:
+    assert changed_queue(PROD, wanted).deserved == wanted.guaranteed == 3.0
+
+
+def test_different_guarantees_by_both_names_are_refused() -> None:
+    with pytest.raises(CalabashError, match=r"guarantee 3\.0 and deserved 4\.0 differ"):
+        changed_queue(PROD, QueueSettings(guarantee=3.0, deserved=4.0))
+
+
 def test_names_to_add_and_remove_apply_to_the_names_that_replace_the_list() -> None:
     assert changed_names("them", ["a"], UNSET, ["b", "a"], []) == ("a", "b")
     assert changed_names("them", ["a"], ["c"], ["d"], ["c"]) == ("d",)
@@ -53,11 +65,12 @@ def test_presence_that_the_request_does_not_expect_is_refused(exists: bool, new:
 
 
 def test_warning_counts_the_guarantees_of_queues_without_a_parent() -> None:
-    def queue(name: str, deserved: float, parent: str = "") -> QueueView:
+    def queue(name: str, guarantee: float, parent: str = "") -> QueueView:
         return QueueView(
             name=name,
             parent=parent,
-            deserved=deserved,
+            guarantee=guarantee,
+            deserved=guarantee,
             limit=None,
             weight=1.0,
             allocated=0,

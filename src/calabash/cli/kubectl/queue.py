@@ -26,11 +26,11 @@ _SHOWN = 10  # waiting pods that are shown if no queue is named
 
 COLUMNS = (
     Column(title="NAME", text=lambda r: f"{'· ' * r['depth']}{r['name']}"),
-    gpus("deserved"),
+    gpus("guarantee"),
     gpus("limit"),
     gpus("weight", wide=True),
     gpus("allocated"),
-    gpus("guaranteed", wide=True),
+    gpus("guaranteed", title="GUARANTEED SHARE", wide=True),
     gpus("borrowed"),
     Column(title="RUNNING", text=lambda r: dash(r["running"]), right=True),
     Column(title="WAITING", text=lambda r: dash(r["waiting"]), right=True),
@@ -140,7 +140,8 @@ def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) ->
             "name": queue.metadata.name,
             "parent": spec.parent,
             "depth": depth,
-            "deserved": spec.deserved,
+            "guarantee": spec.deserved,
+            "deserved": spec.deserved,  # the former name
             "limit": spec.limit,
             "weight": spec.weight,
             "users": list(spec.users),
@@ -179,7 +180,7 @@ def _sum_up(made: Mapping[str, dict[str, Any]]) -> None:
                 parent[name] += row[name]
     for row in made.values():
         if row["from"] == "pods" and row["allocated"] is not None:
-            row["guaranteed"] = min(row["deserved"], row["allocated"])
+            row["guaranteed"] = min(row["guarantee"], row["allocated"])
             row["borrowed"] = round(row["allocated"] - row["guaranteed"], 3)
 
 
@@ -211,7 +212,7 @@ def below(made: Sequence[Row], name: str) -> list[Row]:
 @kubectl_access.options
 @output.option
 def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
-    """Show queues with their deserved, allocated and borrowed devices, and their waiting pods in order with reasons.
+    """Show queues with their guaranteed, allocated and borrowed devices, and their waiting pods in order with reasons.
 
     With NAME, show this queue, the queues below it, and all their waiting pods. POSITION is the order in which a queue serves
     pods: by priority, highest first; then the namespace with the fewest devices of the queue; then the longest waiting pod.

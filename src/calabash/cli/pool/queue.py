@@ -12,20 +12,20 @@ from calabash.cli.home import client
 from calabash.cli.output import Column, dash
 
 
-def gpus(name: str, *, wide: bool = False) -> Column:
+def gpus(name: str, *, title: str = "", wide: bool = False) -> Column:
     """Return a column for an amount of devices; ``-`` for none."""
 
     def text(row: output.Row) -> str:
         value = row.get(name)
         return dash(None if value is None else f"{value:g}")
 
-    return Column(title=name.upper(), text=text, right=True, wide=wide)
+    return Column(title=title or name.upper(), text=text, right=True, wide=wide)
 
 
 COLUMNS = (
     Column(title="NAME", text=lambda r: r["name"]),
     Column(title="PARENT", text=lambda r: dash(r.get("parent"))),
-    gpus("deserved"),
+    gpus("guarantee"),
     gpus("limit"),
     gpus("weight"),
     gpus("allocated"),
@@ -59,7 +59,7 @@ def list_queues(fmt: str) -> None:
 @queue.command("create")
 @click.argument("name")
 @_parent
-@settings.amounts("deserved")
+@settings.amounts
 @settings.members(*_OF_USERS, changing=False)
 @output.option
 def create_queue(name: str, fmt: str, **options: Any) -> None:
@@ -70,7 +70,7 @@ def create_queue(name: str, fmt: str, **options: Any) -> None:
 @queue.command("set")
 @click.argument("name")
 @_parent
-@settings.amounts("deserved")
+@settings.amounts
 @settings.members(*_OF_USERS, changing=True)
 @output.option
 def set_queue(name: str, fmt: str, **options: Any) -> None:

@@ -71,7 +71,7 @@ def _settings(command: Any) -> Any:
         click.option("--priority-max", type=click.IntRange(-1000, 1000), help="Highest priority of requests."),
         click.option("--priority-min", type=click.IntRange(-1000, 1000), help="Lowest priority of requests."),
         click.option("--budget", metavar="AMOUNT", help="Monthly budget, such as 5000EUR; empty: none."),
-        settings.amounts("guarantee"),
+        settings.amounts,
     ):
         command = option(command)
     return command
@@ -171,7 +171,7 @@ def show_project(tenant: str, name: str, fmt: str) -> None:
 @project.command("create")
 @click.argument("tenant")
 @click.argument("name")
-@settings.amounts("guarantee")
+@settings.amounts
 @output.option
 def create_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
     """Create a project of a tenant, and a queue for it."""
@@ -181,7 +181,7 @@ def create_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
 @project.command("set")
 @click.argument("tenant")
 @click.argument("name")
-@settings.amounts("guarantee")
+@settings.amounts
 @output.option
 def set_project(tenant: str, name: str, fmt: str, **options: Any) -> None:
     """Change a project. Settings without an option keep their values."""

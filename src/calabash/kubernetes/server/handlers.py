@@ -173,7 +173,7 @@ async def put_queue(request: Asked, name: str) -> replies.Named:
     body = requests.decode(await body_of(request), requests.QueueSettings)
     writer: QueueWriter = request.app.state.queues
     await work(request, writer.put, name, body)
-    return replies.Named(name=name, warnings=await guarantee_warnings_of(request, body.deserved))
+    return replies.Named(name=name, warnings=await guarantee_warnings_of(request, body.guaranteed))
 
 
 @handles(endpoints.DELETE_QUEUE)

@@ -258,6 +258,7 @@ def queue_view(queue: KubeQueue, tenants: TenantMap) -> replies.QueueView:
     return replies.QueueView(
         name=tenants.displayed_name(queue.metadata.name),
         parent=tenants.displayed_name(spec.parent) if spec.parent else "",
+        guarantee=spec.deserved,
         deserved=spec.deserved,
         limit=spec.limit,
         weight=spec.weight,

@@ -31,7 +31,7 @@ async def put_queue(request: Asked, name: str) -> replies.Named:
     body = requests.decode(await body_of(request), requests.QueueSettings)
     await work(request, pool.queues.put_queue, name, body, pool.binder)
     await work(request, pool.binder.schedule)
-    return replies.Named(name=name, warnings=await guarantee_warnings_of(request, body.deserved))
+    return replies.Named(name=name, warnings=await guarantee_warnings_of(request, body.guaranteed))
 
 
 @handles(endpoints.DELETE_QUEUE)

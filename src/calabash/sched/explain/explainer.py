@@ -123,7 +123,7 @@ class Explainer:
             guaranteed, used = state.tree.guaranteed(gang.queue), state.tree.used(gang.queue)
             reason = Reason.QUEUE_OVER_DESERVED
             summary = Message(
-                "queue {queue} uses {used} of {guaranteed} deserved devices and needs {need} more, none is free to borrow;"
+                "queue {queue} uses {used} of {guaranteed} guaranteed devices and needs {need} more, none is free to borrow;"
                 " {nodes}",
                 queue=gang.queue,
                 used=_devices(used.gpu_milli),

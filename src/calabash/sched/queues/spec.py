@@ -40,13 +40,14 @@ class QueueSpec:
             )
         if min(self.deserved) < 0 or min(self.limit) < 0:
             raise CalabashError(
-                f"queue {self.name}: negative amount in deserved or limit", hint="deserved and limit must be 0 or more"
+                f"queue {self.name}: negative amount in guarantee or limit",
+                hint="guarantee and limit must be 0 or more",
             )
         if not self.deserved.within(self.limit):
             raise CalabashError(
-                f"queue {self.name}: deserves {self.deserved.gpu_milli / 1000:g} GPUs but is limited to"
+                f"queue {self.name}: the guarantee of {self.deserved.gpu_milli / 1000:g} GPUs exceeds the limit of"
                 f" {self.limit.gpu_milli / 1000:g}",
-                hint="raise the limit or lower the deserved amount",
+                hint="raise the limit or lower the guarantee",
             )
         if not (math.isfinite(self.over_quota_weight) and self.over_quota_weight >= 0):
             raise CalabashError(

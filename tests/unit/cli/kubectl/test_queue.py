@@ -24,7 +24,7 @@ def test_the_tree_shows_what_the_planner_tells(world: World, capsys: pytest.Capt
     world.queue("vision", told, parent="research", deserved=2)
     assert run("queue") == 0
     assert lines(capsys.readouterr().out) == [
-        ["NAME", "DESERVED", "LIMIT", "ALLOCATED", "BORROWED", "RUNNING", "WAITING"],
+        ["NAME", "GUARANTEE", "LIMIT", "ALLOCATED", "BORROWED", "RUNNING", "WAITING"],
         ["default", "0", "-", "0", "0", "1", "0"],
         ["research", "4", "8", "3.5", "1.5", "4", "2"],
         ["· vision", "2", "-", "3.5", "1.5", "4", "2"],

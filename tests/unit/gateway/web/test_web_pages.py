@@ -97,7 +97,7 @@ def test_workloads_of_a_device_are_found_whichever_of_their_slices_is_on_it() ->
 
 
 def test_queues_stand_below_their_parents_and_a_circle_hides_none_at_the_top() -> None:
-    rows = queues.tree([queue("b/x", parent="b"), queue("b", deserved=2.0, allocated=3.0), queue("a")], devices=4)
+    rows = queues.tree([queue("b/x", parent="b"), queue("b", guarantee=2.0, allocated=3.0), queue("a")], devices=4)
     assert [(r.queue.name, r.depth) for r in rows] == [("a", 0), ("b", 0), ("b/x", 1)]
     assert (rows[1].own, rows[1].borrowed, rows[1].guarantee_at) == (50.0, 25.0, 50.0)
 

@@ -213,7 +213,7 @@ def test_limit_of_each_queue_on_the_path_is_kept_and_the_nearest_one_is_named() 
 
 
 def test_invalid_amounts_of_a_queue_are_refused() -> None:
-    with pytest.raises(CalabashError, match="limited to"):
+    with pytest.raises(CalabashError, match="the guarantee of 2 GPUs exceeds the limit of 1"):
         QueueSpec(name="a", deserved=Amount(2000), limit=Amount(1000, 0, 0))
     with pytest.raises(CalabashError, match="negative"):
         QueueSpec(name="a", deserved=Amount(-1))

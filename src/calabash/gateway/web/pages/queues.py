@@ -44,19 +44,19 @@ def tree(queues: Sequence[replies.QueueView], devices: int) -> list[QueueRow]:
         children.setdefault(queue.parent if queue.parent in names and queue.parent != queue.name else "", []).append(
             queue
         )
-    scale = max([float(devices), *(q.allocated for q in queues), *(q.deserved for q in queues), 1.0])
+    scale = max([float(devices), *(q.allocated for q in queues), *(q.guarantee for q in queues), 1.0])
     rows: list[QueueRow] = []
     left = [(queue, 0) for queue in reversed(children.get("", []))]
     while left:
         queue, depth = left.pop()
-        own = min(queue.allocated, queue.deserved)
+        own = min(queue.allocated, queue.guarantee)
         rows.append(
             QueueRow(
                 queue=queue,
                 depth=depth,
                 own=share(own, scale),
                 borrowed=share(queue.allocated - own, scale),
-                guarantee_at=share(queue.deserved, scale),
+                guarantee_at=share(queue.guarantee, scale),
             )
         )
         left += [(child, depth + 1) for child in reversed(children.get(queue.name, []))]
