@@ -26,8 +26,9 @@ ROUNDS = 12
 class Samples:
     """Inventory and driver of one device, whose processes have constant utilisation."""
 
-    def __init__(self, percents: dict[int, int]) -> None:
-        self.percents, self.now_us = percents, int(time.time() * 1e6)
+    def __init__(self, percents: dict[int, int], later: dict[int, int] | None) -> None:
+        self.percents, self.later, self.now_us = percents, later, int(time.time() * 1e6)
+        self.answers = 0
 
     def is_unused(self, _uuid: DeviceUuid) -> bool:
         return False
@@ -37,6 +38,9 @@ class Samples:
 
     def utilization(self, _uuid: DeviceUuid, _after_us: int) -> tuple[ProcessUtilization, ...]:
         self.now_us += WINDOW_NS // 1000
+        self.answers += 1
+        if self.later is not None and self.answers > ROUNDS // 4:
+            self.percents = self.later
         return tuple(
             ProcessUtilization(pid=pid, percent=percent, at_us=self.now_us) for pid, percent in self.percents.items()
         )
@@ -62,12 +66,15 @@ def _slot(directory: Path, name: AllocationId, policy: ComputePolicy | None) -> 
 
 
 def _audited(
-    directory: Path, percents: dict[int, int], policy: ComputePolicy | None = ComputePolicy.FIXED
+    directory: Path,
+    percents: dict[int, int],
+    policy: ComputePolicy | None = ComputePolicy.FIXED,
+    later: dict[int, int] | None = None,
 ) -> tuple[list[AllocationId], list[int]]:
     """Return the allocations that under-report, and the unreported time of each in ns, after ROUNDS windows."""
     reported: list[AllocationId] = []
     auditor = Auditor(
-        cast("Any", Samples(percents)),
+        cast("Any", Samples(percents, later)),
         cast("Any", Members()),
         freezes=False,
         report=lambda name, _uuid, _ns: reported.append(name),
@@ -88,6 +95,12 @@ def test_nobody_is_accused_where_samples_add_up_to_more_than_the_time(tmp_path: 
     reported, unreported = _audited(tmp_path, {11: 88, 12: 66, 13: 94})  # as seen on an H200 with driver 580
     assert reported == []
     assert unreported == [0, 0, 0]
+
+
+def test_a_driver_whose_samples_once_added_up_to_too_much_is_not_used_as_evidence_later(tmp_path: Path) -> None:
+    reported, unreported = _audited(tmp_path, {11: 99, 12: 99}, later={11: 99, 12: 0})
+    assert reported == []
+    assert unreported == [0, 0]
 
 
 def test_whole_percents_of_many_processes_may_add_up_to_a_little_more(tmp_path: Path) -> None:
