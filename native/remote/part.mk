@@ -60,7 +60,8 @@ $(REMOTE_OUT)/libnvidia-ml.so.1: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJEC
 
 $(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(REMOTE_BUILD)/remote_nvml_worker.o $(BUILD)/image/bytes.o
 	@mkdir -p $(@D)
-	$(CC) $(EXTRA_CFLAGS) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) -ldl
+	$(CC) $(EXTRA_CFLAGS) -pthread -Wl,-z,now -Wl,-z,relro -Wl,--export-dynamic-symbol=fopen,--export-dynamic-symbol=fopen64 \
+		-o $@.new $(filter %.o,$^) -ldl
 	@mv -f $@.new $@
 
 # It is started without the variables that it sets for the program, so that nothing is preloaded into it.

@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <strings.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static void process_after_fork(void)
 {
@@ -233,13 +235,25 @@ static CUresult process_start(void)
     return CUDA_SUCCESS;
 }
 
+/* As NVIDIA's driver does (seen with version 580), fail if the names of threads must not be written. */
+static bool thread_names_writable(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/comm", (int)syscall(SYS_gettid));
+    FILE *name = fopen(path, "w");
+    if (name) fclose(name); /* which leaves the name as it is */
+    return name || (errno != EPERM && errno != EACCES);
+}
+
 EXPORT CUresult cuInit(unsigned int Flags)
 {
     if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (process.ready) return CUDA_SUCCESS;
     if (process.forked) return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&process.lock);
-    CUresult result = process.ready ? CUDA_SUCCESS : process_start();
+    CUresult result = process.ready             ? CUDA_SUCCESS
+                      : thread_names_writable() ? process_start()
+                                                : CUDA_ERROR_NO_DEVICE;
     pthread_mutex_unlock(&process.lock);
     return result;
 }
