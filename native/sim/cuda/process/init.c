@@ -13,7 +13,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static void process_after_fork(void)
@@ -235,14 +237,30 @@ static CUresult process_start(void)
     return CUDA_SUCCESS;
 }
 
-/* As NVIDIA's driver does (seen with version 580), fail if the names of threads must not be written. */
-static bool thread_names_writable(void)
+/*
+ * What NVIDIA's driver does and needs to succeed (seen with version 580): writing the names of threads, and
+ * listening on a socket by which other processes may ask for its descriptor of nvidia-uvm.
+ */
+static bool refused(bool failed)
+{
+    return failed && (errno == EPERM || errno == EACCES);
+}
+
+static bool surroundings_permit(void)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/task/%d/comm", (int)syscall(SYS_gettid));
     FILE *name = fopen(path, "w");
+    if (refused(!name)) return false;
     if (name) fclose(name); /* which leaves the name as it is */
-    return name || (errno != EPERM && errno != EACCES);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "cuda-uvmfd-sim-%d", (int)getpid());
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (refused(fd < 0)) return false;
+    bool may = fd < 0 || !(refused(bind(fd, (struct sockaddr *)&address, sizeof address) != 0) ||
+                           refused(listen(fd, 1) != 0));
+    if (fd >= 0) close(fd);
+    return may;
 }
 
 EXPORT CUresult cuInit(unsigned int Flags)
@@ -251,9 +269,9 @@ EXPORT CUresult cuInit(unsigned int Flags)
     if (process.ready) return CUDA_SUCCESS;
     if (process.forked) return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&process.lock);
-    CUresult result = process.ready             ? CUDA_SUCCESS
-                      : thread_names_writable() ? process_start()
-                                                : CUDA_ERROR_NO_DEVICE;
+    CUresult result = process.ready           ? CUDA_SUCCESS
+                      : surroundings_permit() ? process_start()
+                                              : CUDA_ERROR_NO_DEVICE;
     pthread_mutex_unlock(&process.lock);
     return result;
 }
