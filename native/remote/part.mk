@@ -58,7 +58,7 @@ $(REMOTE_OUT)/libnvidia-ml.so.1: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJEC
 		-Wl,--exclude-libs,ALL -o $@.new $(sort $(filter %.o,$^)) -ldl
 	@mv -f $@.new $@
 
-REMOTE_WORKER_EXPORTS := fopen fopen64 socket bind listen # for the driver, by worker/driver_calls.c
+REMOTE_WORKER_EXPORTS := fopen fopen64 socket setsockopt bind listen unlink # for the driver, by worker/driver_calls.c
 $(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(REMOTE_BUILD)/remote_nvml_worker.o $(BUILD)/image/bytes.o
 	@mkdir -p $(@D)
 	$(CC) $(EXTRA_CFLAGS) -pthread -Wl,-z,now -Wl,-z,relro $(REMOTE_WORKER_EXPORTS:%=-Wl,--export-dynamic-symbol=%) \

@@ -8,7 +8,8 @@
  *   be dumped. Here, fopen opens /dev/null for them.
  * - It listens on a socket by which other processes could ask for its descriptor of nvidia-uvm. The sandbox
  *   permits no sockets, and no other process is to have this descriptor. Here, such a socket is an event
- *   descriptor, on which nothing ever arrives; bind and listen succeed on it.
+ *   descriptor, on which nothing ever arrives; setsockopt, bind and listen succeed on it.
+ *   Before it binds, it unlinks the socket's path, which is empty, and expects that there is none.
  *
  * The executable's functions take precedence over those of the C library, to which all other calls go.
  */
@@ -92,4 +93,17 @@ EXPORTED int listen(int fd, int backlog)
 {
     if (is_event(fd)) return 0;
     return (int)syscall(SYS_listen, fd, backlog);
+}
+
+EXPORTED int setsockopt(int fd, int level, int name, const void *value, socklen_t length)
+{
+    if (is_event(fd)) return 0;
+    return (int)syscall(SYS_setsockopt, fd, level, name, value, length);
+}
+
+EXPORTED int unlink(const char *path)
+{
+    if (path[0]) return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+    errno = ENOENT;
+    return -1;
 }

@@ -257,9 +257,13 @@ static bool surroundings_permit(void)
     snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "cuda-uvmfd-sim-%d", (int)getpid());
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (refused(fd < 0)) return false;
-    bool may = fd < 0 || !(refused(bind(fd, (struct sockaddr *)&address, sizeof address) != 0) ||
-                           refused(listen(fd, 1) != 0));
-    if (fd >= 0) close(fd);
+    if (fd < 0) return true;
+    int on = 1;
+    bool may = setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0 &&
+               !refused(unlink(address.sun_path) != 0) &&
+               !refused(bind(fd, (struct sockaddr *)&address, sizeof address) != 0) &&
+               !refused(listen(fd, 1) != 0);
+    close(fd);
     return may;
 }
 

@@ -21,6 +21,7 @@ from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.node.audit.compare import IGNORED_NS, Audit, Throttle, Window, check, throttle
 from calabash.node.audit.duty_cycle import due_ns
+from calabash.node.audit.sample_evidence import EVIDENCE, score_after
 from calabash.node.devices.inventory import Inventory
 from calabash.node.processes.reaper import OpenSlot
 from calabash.node.slots.clamped_counters import MS, ClampedCounter
@@ -36,37 +37,16 @@ REPORT_AGAIN_NS = 60_000 * MS
 BURST_NS = 40 * MS
 STEP_S_MIN = 0.002
 
-OVERLAP_RATIO = 1.1  # samples of all processes above this part of the time, plus one percent each, are not GPU time
-
 ReportUnreported = Callable[[AllocationId, DeviceUuid, int], None]
 
 
 @dataclass(slots=True)
 class _Device:
-    """Progress of reading a device's samples, in microseconds of the driver's clock."""
+    """Progress of reading a device's samples, in microseconds of the driver's clock, and their value as evidence."""
 
     after_us: int = 0
     read_us: dict[int, int] = field(default_factory=dict)  # by pid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """Device time since the last answer of the driver.
-
-    A device does one second of work in a second. A driver that divides a device between processes by time slices may
-    attribute each of its sampling periods to one or two of them: an H200 with driver 580 reported 99 percent in a fifth of
-    the periods, and nothing in the others, for a process that had 30 percent. The samples of an answer that covers two
-    periods then add up to twice the time. Such samples say which processes have worked, and not for how long.
-
-    Args:
-        by_allocation: nanoseconds of each allocation with samples.
-        is_device_time: the driver's samples have never added up to more than the time that had passed.
-        scale: factor that makes the samples add up to at most that time.
-    """
-
-    by_allocation: dict[AllocationId, int]
-    is_device_time: bool = True
-    scale: float = 1.0
+    score: int = EVIDENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +128,6 @@ class Auditor:
         self._open_slots: tuple[OpenSlot, ...] = ()
         self._pages: dict[AllocationId, OpenSlot] = {}
         self._by_device: dict[DeviceUuid, list[tuple[OpenSlot, int]]] = {}
-        self._overlapping: set[DeviceUuid] = set()  # devices whose samples are not device time
         self._worked_ns: dict[AllocationId, int] = {}  # when the driver last saw it at work
         self._restless: set[AllocationId] = set()  # allocations that are stopped, suspended or paced
         self._thawed: set[AllocationId] = (
@@ -249,43 +228,57 @@ class Auditor:
             return  # the next answer includes these samples
         if seen is None:
             return
-        for slot, index in parts:
-            name = slot.limits.allocation
-            part = self._slices.setdefault((name, index), _Slice(since_ns=now_ns))
-            usage = slot.usage.device(index)
-            value_ns = part.believed.read(usage.charged_ns, now_ns, burst_ns=BURST_NS, inflight_ns=usage.inflight_ns)
-            elapsed_ns = now_ns - part.since_ns
-            seen_ns = int(seen.by_allocation.get(name, 0) * seen.scale)
-            if elapsed_ns <= 0:
-                continue
-            if slot.limits.device(index).policy == PagePolicy.NONE:
-                part.told_ns, part.since_ns = value_ns, now_ns
-                slot.limits.add_seen(
-                    index, seen_ns, unreported_ns=seen_ns
-                )  # no library measures this slice: charge what the driver saw
-                continue
-            if not seen.is_device_time:  # nothing to compare with; the usage page is charged
-                part.audit, part.told_ns, part.since_ns = Audit(), value_ns, now_ns
-                continue
-            window = Window(
-                now_ns=now_ns,
-                elapsed_ns=elapsed_ns,
-                seen_ns=seen_ns,
-                told_ns=value_ns - part.told_ns,
-                inflight_ns=usage.inflight_ns,
-            )
-            part.audit, owed_ns = check(part.audit, window)
-            part.told_ns, part.since_ns = value_ns, now_ns
-            share = _share(slot.limits, index)
-            had = _Had(seen_ns=seen_ns, elapsed_ns=elapsed_ns, owed_ns=owed_ns, share=share)
-            self._had.setdefault(name, {})[index] = had
-            slot.limits.add_seen(index, seen_ns, unreported_ns=owed_ns)
-            if owed_ns and now_ns - self._reported_at_ns.get(name, -REPORT_AGAIN_NS) >= REPORT_AGAIN_NS:
-                self._reported_at_ns[name] = now_ns
-                self._report(name, uuid, owed_ns)
+        windows = [window for one in parts if (window := self._read(one, seen, now_ns)) is not None]
+        score = score_after(device.score, ((w.told_ns / w.elapsed_ns, w.seen_ns) for _, w in windows))
+        if device.score >= EVIDENCE > score:
+            log.warning("the driver has no samples of programs that work; usage is not verified for now", device=uuid)
+        device.score = score
+        for (slot, index), window in windows:
+            self._compare(slot, index, window, is_evidence=score >= EVIDENCE)
 
-    def _seen(self, uuid: DeviceUuid, device: _Device) -> _Seen | None:
-        """Return the device time by allocation since the last answer; None if there is no new sample."""
+    def _read(
+        self, part: tuple[OpenSlot, int], seen: dict[AllocationId, int], now_ns: int
+    ) -> tuple[tuple[OpenSlot, int], Window] | None:
+        """Return the window of a slice that ends now, and begin the next; None if it has no length."""
+        slot, index = part
+        name = slot.limits.allocation
+        state = self._slices.setdefault((name, index), _Slice(since_ns=now_ns))
+        usage = slot.usage.device(index)
+        value_ns = state.believed.read(usage.charged_ns, now_ns, burst_ns=BURST_NS, inflight_ns=usage.inflight_ns)
+        elapsed_ns, told_ns = now_ns - state.since_ns, value_ns - state.told_ns
+        if elapsed_ns <= 0:
+            return None
+        state.told_ns, state.since_ns = value_ns, now_ns
+        window = Window(
+            now_ns=now_ns,
+            elapsed_ns=elapsed_ns,
+            seen_ns=seen.get(name, 0),
+            told_ns=told_ns,
+            inflight_ns=usage.inflight_ns,
+        )
+        return part, window
+
+    def _compare(self, slot: OpenSlot, index: int, window: Window, *, is_evidence: bool) -> None:
+        """Charge what a usage page did not report, if the driver's samples are evidence for it."""
+        name, limits, seen_ns = slot.limits.allocation, slot.limits, window.seen_ns
+        part = self._slices[name, index]
+        if limits.device(index).policy == PagePolicy.NONE:
+            # no library measures this slice: charge what the driver saw
+            limits.add_seen(index, seen_ns, unreported_ns=seen_ns)
+            return
+        if not is_evidence:
+            part.audit = Audit()
+            return
+        part.audit, owed_ns = check(part.audit, window)
+        had = _Had(seen_ns=seen_ns, elapsed_ns=window.elapsed_ns, owed_ns=owed_ns, share=_share(limits, index))
+        self._had.setdefault(name, {})[index] = had
+        limits.add_seen(index, seen_ns, unreported_ns=owed_ns)
+        if owed_ns and window.now_ns - self._reported_at_ns.get(name, -REPORT_AGAIN_NS) >= REPORT_AGAIN_NS:
+            self._reported_at_ns[name] = window.now_ns
+            self._report(name, limits.uuids[index], owed_ns)
+
+    def _seen(self, uuid: DeviceUuid, device: _Device) -> dict[AllocationId, int] | None:
+        """Return the nanoseconds of device time by allocation since the last answer; None if there is no new sample."""
         first = device.after_us == 0
         samples = self._inventory.driver_of(uuid).utilization(uuid, device.after_us)
         latest_us = max((sample.at_us for sample in samples), default=0)
@@ -293,32 +286,18 @@ class Auditor:
             return None
         seen: dict[AllocationId, int] = {}
         owners: dict[int, AllocationId] = {}
-        total_ns = span_ns = 0
         for sample in samples:
             since_us = max(device.read_us.get(sample.pid, device.after_us), sample.at_us - WINDOW_NS_MAX // 1000)
-            part_ns = max(0, sample.at_us - since_us) * 10 * sample.percent
-            total_ns, span_ns = total_ns + part_ns, max(span_ns, (sample.at_us - since_us) * 1000)
             owner = self._members.allocation_of(sample.pid) or self._owners.get(sample.pid)
             if owner is None or first:
                 continue
             owners[sample.pid] = owner
-            seen[owner] = seen.get(owner, 0) + part_ns
+            part_ns = (sample.at_us - since_us) * 10 * sample.percent
+            seen[owner] = seen.get(owner, 0) + max(0, part_ns)
         self._owners = owners
         device.read_us = {sample.pid: sample.at_us for sample in samples}
         device.after_us = latest_us
-        if first:
-            return _Seen(by_allocation={})
-        overlap = total_ns > span_ns * (OVERLAP_RATIO + len(samples) / 100)
-        if overlap and uuid not in self._overlapping:
-            self._overlapping.add(uuid)
-            log.warning(
-                "the driver reports more device time than has passed; the usage of these allocations is not verified",
-                device=uuid,
-                processes=len(samples),
-                reported_percent=round(total_ns / span_ns * 100),
-            )
-        scale = span_ns / total_ns if overlap else 1.0
-        return _Seen(by_allocation=seen, is_device_time=uuid not in self._overlapping, scale=scale)
+        return {} if first else seen
 
     def _hold(self, name: AllocationId, limits: LimitsPage, now_ns: int) -> None:
         assert self._freezes
