@@ -115,6 +115,7 @@ NATIVE_TESTS: Mapping[str, tuple[str, ...]] = {
     "remote/nvml": ("native/test_remote_nvml.py",),
     "remote/span": ("native/test_remote_span.py",),
     "remote/span_nvml": ("native/test_remote_span.py", "native/test_remote_nvml.py"),
+    "remote/tls": ("native/test_remote_tls.py",),
     "remote/wire": ("native/test_remote_*.py", "unit/broker/server/test_first_record.py"),
     "remote/worker": ("native/test_remote_*.py",),
     "shim": ("native/test_shim_*.py", "native/test_compute*.py", "native/test_examples.py"),

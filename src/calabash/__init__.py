@@ -1,3 +1,3 @@
 """Calabash: pools GPUs, cuts them to size, enforces the size, schedules, accounts."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -18,7 +18,7 @@ from tools.oci import Image, packed, write_archive
 
 import calabash
 
-VERSION = "0.0.9"
+VERSION = "0.1.9"
 COLUMN_LACKING = "queues.calabash.dev.yaml"  # definition that has fewer columns in the older chart
 _MODULE = "calabash/__init__.py"
 _COMPILED = re.compile(r"calabash/__pycache__/__init__\.[^/]*\.pyc$")  # it is used without a comparison with its source

@@ -437,7 +437,7 @@ def test_agent_mounts_the_directories_that_the_values_name() -> None:
 @pytest.mark.parametrize(
     ("image", "reference"),
     [
-        ({}, "localhost/calabash:0.1.0"),
+        ({}, "localhost/calabash:0.2.0"),
         ({"repository": "registry.example:5000/gpu/calabash", "tag": "1.2"}, "registry.example:5000/gpu/calabash:1.2"),
         ({"tag": "1.2", "digest": "sha256:" + "a" * 64}, "localhost/calabash@sha256:" + "a" * 64),
     ],

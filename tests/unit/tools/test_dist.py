@@ -9,13 +9,15 @@ from pathlib import Path
 
 from tools import dist
 
+import calabash
+
 
 def test_the_archive_of_the_chart_has_all_its_files_and_the_same_bytes_each_time(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(dist.CHART, tmp_path / "calabash"))
     (tmp_path / "other").mkdir()
     made = dist.write_chart(tmp_path)
     assert made.read_bytes() == dist.write_chart(tmp_path / "other", copy).read_bytes()
-    assert made.name == "calabash-0.1.0.tgz"
+    assert made.name == f"calabash-{calabash.__version__}.tgz"
     with tarfile.open(made) as archive:
         names = archive.getnames()
         read = archive.extractfile("calabash/Chart.yaml")

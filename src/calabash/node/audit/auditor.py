@@ -228,7 +228,7 @@ class Auditor:
             return  # the next answer includes these samples
         if seen is None:
             return
-        windows = [window for one in parts if (window := self._read(one, seen, now_ns)) is not None]
+        windows = [read for one in parts if (read := self._read(one, seen, now_ns)) is not None]
         score = score_after(device.score, ((w.told_ns / w.elapsed_ns, w.seen_ns) for _, w in windows))
         if device.score >= EVIDENCE > score:
             log.warning("the driver has no samples of programs that work; usage is not verified for now", device=uuid)
