@@ -23,7 +23,7 @@ from calabash.adapters.gpu.protocol import DriverOptions, GpuDriver
 from calabash.adapters.gpu.vendors import open_driver
 from calabash.cli.demo.interruption import Interruption
 from calabash.cli.demo.own_pool import DemoPool
-from calabash.cli.demo.tenants import REQUESTS, TenantRun
+from calabash.cli.demo.tenants import NVML_ROUNDING_MIB, REQUESTS, TenantRun
 from calabash.cli.live_view import LiveView, is_terminal
 from calabash.cli.output import Column, table, terminal_width
 from calabash.model.device import Device
@@ -93,31 +93,44 @@ class _Demo:
         try:
             self.say(self.pool.up(simulated=simulated).rstrip("\n"))
             card = driver.devices()[0]
-            runs = self._start(card)
+            runs = self._start(card, rounding_mib=0 if simulated else NVML_ROUNDING_MIB)
             self._watch(driver, card, runs)
         finally:
             driver.close()
-        broken = [sentence for run in runs for sentence in run.broken_limits()]
+        by_samples = simulated or all(run.is_sampled for run in runs)
+        broken = [sentence for run in runs for sentence in run.broken_limits(by_samples=by_samples)]
         broken += [f"slice {name} was not released" for name in self.pool.unreleased()]
         requested = "/".join(str(run.cores_percent) for run in runs)
         measured = "/".join(f"{run.share_percent:.1f}" for run in runs)
-        self.say(
-            f"a limit was broken: {'; '.join(broken)}"
-            if broken
-            else f"every limit held: shares requested {requested}, measured {measured} percent; "
-            "no tenant above its memory limit; all slices released"
-        )
+        if broken:
+            self.say(f"a limit was broken: {'; '.join(broken)}")
+        elif by_samples:
+            self.say(
+                f"every limit held: shares requested {requested}, measured {measured} percent; "
+                "no tenant above its memory limit; all slices released"
+            )
+        else:
+            self.say(
+                "no tenant above its memory limit; all slices released; shares were not checked: this driver attributes"
+                " each period to one of the programs, so its samples are no shares"
+            )
         return broken
 
-    def _start(self, card: Device) -> list[TenantRun]:
-        """Start the tenants' programs."""
+    def _start(self, card: Device, *, rounding_mib: int) -> list[TenantRun]:
+        """Start the tenants' programs; ``rounding_mib`` is what the driver may add to the memory of a process."""
         runs = []
         for request in REQUESTS:
             self.interruption.check()
             memory_mib, cores_percent = int(card.memory_mib * request.memory_fraction), request.cores_percent
             process = self.pool.run(request.tenant, memory_mib, cores_percent, self.seconds)
             runs.append(
-                TenantRun(name=request.tenant, cores_percent=cores_percent, memory_mib=memory_mib, process=process)
+                TenantRun(
+                    name=request.tenant,
+                    cores_percent=cores_percent,
+                    memory_mib=memory_mib,
+                    process=process,
+                    rounding_mib=rounding_mib,
+                )
             )
         return runs
 
@@ -161,7 +174,7 @@ def _table(title: str, runs: Sequence[TenantRun], width: int = 0) -> str:
         {
             "tenant": run.name,
             "share requested": f"{run.cores_percent}%",
-            "share measured": f"{run.share_percent:.1f}%",
+            "share measured": f"{run.share_percent:.1f}%" if run.is_sampled else "-",
             "memory limit": f"{run.memory_mib} MiB",
             "memory used": f"{run.used_mib} MiB",
             "most used": f"{run.used_mib_max} MiB",

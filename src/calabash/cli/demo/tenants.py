@@ -11,6 +11,8 @@ from typing import Any
 from calabash.model.units import MIB
 
 SHARE_ERROR_POINTS_MAX = 3.0
+SAMPLED_FRACTION_MIN = 0.8  # of the driver's answers; a program without more samples has no measured share
+NVML_ROUNDING_MIB = 2  # what NVML may add to the memory of a process on a real card
 HELD_FRACTION_MIN = 0.8  # of the memory limit, which a program can hold besides its context and its kernel
 
 
@@ -37,6 +39,7 @@ class TenantRun:
     Args:
         memory_mib: limit of memory.
         process: the program; its standard output is a pipe.
+        rounding_mib: what the driver may add to the memory of a process.
     """
 
     name: str
@@ -45,6 +48,8 @@ class TenantRun:
     process: subprocess.Popen[bytes]
     used_mib: int = 0
     used_mib_max: int = 0
+    rounding_mib: int = 0
+    _answers: int = 0
     _shares: list[float] = field(default_factory=list)
 
     @property
@@ -57,29 +62,44 @@ class TenantRun:
         """Mean share of compute over the samples, in percent; 0 without a sample."""
         return sum(self._shares) / len(self._shares) if self._shares else 0.0
 
+    @property
+    def is_sampled(self) -> bool:
+        """True if the driver had a sample of the program in nearly all answers.
+
+        A driver that attributes its periods to one of the programs on a card has none in many, and its samples are no shares.
+        """
+        return len(self._shares) >= SAMPLED_FRACTION_MIN * self._answers
+
     def observe(self, used_bytes: Mapping[int, int], shares: Mapping[int, float]) -> None:
         """Add an observation.
 
         Args:
             used_bytes: memory of the card that each process holds, by process ID.
-            shares: new samples of the processes' shares of compute, in percent.
+            shares: new samples of the processes' shares of compute, in percent; empty if the driver has no new ones.
         """
         self.used_mib = -(-used_bytes.get(self.process.pid, 0) // MIB)
         self.used_mib_max = max(self.used_mib_max, self.used_mib)
-        if self.process.pid in shares and self.running:
-            self._shares.append(shares[self.process.pid])
+        if shares and self.running:
+            self._answers += 1
+            if self.process.pid in shares:
+                self._shares.append(shares[self.process.pid])
 
-    def broken_limits(self) -> list[str]:
-        """Return a sentence for each limit that did not hold, after the program has ended."""
+    def broken_limits(self, *, by_samples: bool = True) -> list[str]:
+        """Return a sentence for each limit that did not hold, after the program has ended.
+
+        Args:
+            by_samples: the driver's samples are shares; if not, shares are not checked.
+        """
         output = self.process.stdout.read() if self.process.stdout else b""
         if self.process.returncode:
             return [f"{self.name} ended with {self.process.returncode}"]
-        return [*self._broken_memory(json.loads(output.splitlines()[-1])), *self._broken_share()]
+        broken = self._broken_memory(json.loads(output.splitlines()[-1]))
+        return [*broken, *self._broken_share()] if by_samples else broken
 
     def _broken_memory(self, said: Mapping[str, Any]) -> list[str]:
         """Return the broken limits of memory; ``said`` is the line that the program printed."""
         held_mib, total_mib, broken = said["memory_held_bytes"] / MIB, said["memory_total_bytes"] / MIB, []
-        if self.used_mib_max > self.memory_mib:
+        if self.used_mib_max > self.memory_mib + self.rounding_mib:
             broken.append(f"{self.name} used {self.used_mib_max} MiB of {self.memory_mib}")
         if total_mib != self.memory_mib:
             broken.append(f"{self.name} was told {total_mib:.0f} MiB instead of {self.memory_mib}")

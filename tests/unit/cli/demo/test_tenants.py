@@ -54,5 +54,35 @@ def test_a_limit_that_did_not_hold_is_named(printed: dict[str, int], observed: d
     assert broken(run_of(said(**printed)), **observed) == [sentence]
 
 
+def test_samples_that_are_missing_in_many_answers_are_no_shares() -> None:
+    run = run_of(said())
+    pid = run.process.pid
+    for number in range(10):
+        run.observe({pid: 1000 * MIB}, {pid: 99.0} if number % 3 == 0 else {pid + 1: 99.0})
+    assert not run.is_sampled
+    assert run.process.stdin is not None
+    run.process.stdin.close()
+    run.process.wait()
+    assert run.broken_limits(by_samples=False) == []
+
+
+def test_answers_without_any_sample_do_not_count() -> None:
+    run = run_of(said())
+    pid = run.process.pid
+    for number in range(10):
+        run.observe({pid: 1000 * MIB}, {pid: 50.0} if number % 3 == 0 else {})
+    assert run.is_sampled
+    assert broken(run) == []
+
+
+def test_what_the_driver_rounds_up_is_not_above_the_limit() -> None:
+    run = run_of(said())
+    run.rounding_mib = 2
+    assert broken(run, used_mib=1002) == []
+    other = run_of(said())
+    other.rounding_mib = 2
+    assert broken(other, used_mib=1003) == ["vision used 1003 MiB of 1000"]
+
+
 def test_a_program_that_failed_is_named_with_its_exit_code() -> None:
     assert broken(run_of(said(), code=3)) == ["vision ended with 3"]
