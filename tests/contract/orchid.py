@@ -50,6 +50,10 @@ class OrchidDriver:
         self._check(uuid)
         return ()
 
+    @property
+    def samples_are_exact(self) -> bool:
+        return True
+
     def utilization(self, uuid: DeviceUuid, after_us: int) -> tuple[ProcessUtilization, ...]:
         del after_us
         self._check(uuid)

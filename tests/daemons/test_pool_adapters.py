@@ -72,6 +72,7 @@ class AcmeDriver:
         return DeviceReading(uuid=uuid, memory_used_mib=7, utilization_percent=3, temperature_c=40, power_w=20.0)
     def processes(self, uuid): return ()
     def utilization(self, uuid, after_us): return ()
+    samples_are_exact = True
     def compute_mode(self, uuid): return ComputeMode.DEFAULT
     def set_compute_mode(self, uuid, mode): pass
     def reset(self, uuid): raise CalabashError("it cannot be reset", reason=Reason.UNHEALTHY)

@@ -91,6 +91,10 @@ class GpuDriver(Protocol):
             after_us: begin of the time, in microseconds since 1970; 0 for the recent past.
         """
 
+    @property
+    def samples_are_exact(self) -> bool:
+        """True if ``utilization`` says how long each process used the card also while several share it."""
+
     def compute_mode(self, uuid: DeviceUuid) -> ComputeMode:
         """Return which processes may use the card: any number, one at a time, or none."""
 

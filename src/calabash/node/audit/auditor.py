@@ -229,7 +229,9 @@ class Auditor:
         if seen is None:
             return
         windows = [read for one in parts if (read := self._read(one, seen, now_ns)) is not None]
-        score = score_after(device.score, ((w.told_ns / w.elapsed_ns, w.seen_ns) for _, w in windows))
+        score = device.score
+        if not self._inventory.driver_of(uuid).samples_are_exact:
+            score = score_after(score, ((w.told_ns / w.elapsed_ns, w.seen_ns) for _, w in windows))
         if device.score >= EVIDENCE > score:
             log.warning("the driver has no samples of programs that work; usage is not verified for now", device=uuid)
         device.score = score

@@ -124,3 +124,12 @@ def _character(found: re.Match[bytes]) -> bytes:
 )
 def test_the_unit_has_what_the_service_is_documented_to_do(line: str) -> None:
     assert line in unit_text(COMMAND).splitlines()
+
+
+def test_pool_keeps_the_capabilities_without_which_it_does_not_protect_its_slots() -> None:
+    text = unit_text(COMMAND)
+    (removed,) = (line for line in text.splitlines() if line.startswith("CapabilityBoundingSet=~"))
+    assert "CAP_SYS_BOOT" in removed
+    # It seals slots, raises limits of programs, joins their namespaces and control groups, and changes users.
+    needed = {"CAP_LINUX_IMMUTABLE", "CAP_SYS_RESOURCE", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SETUID", "CAP_KILL"}
+    assert not needed & set(removed.removeprefix("CapabilityBoundingSet=~").split())

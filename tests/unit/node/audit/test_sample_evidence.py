@@ -29,7 +29,8 @@ Percents = dict[int, int]
 class Samples:
     """Inventory and driver of one device, whose samples are a function of the number of the window."""
 
-    def __init__(self, percents: Callable[[int], Percents]) -> None:
+    def __init__(self, percents: Callable[[int], Percents], *, exact: bool) -> None:
+        self.samples_are_exact = exact
         self._percents, self._number, self._now_us = percents, 0, int(time.time() * 1e6)
 
     def is_unused(self, _uuid: DeviceUuid) -> bool:
@@ -69,17 +70,25 @@ def _slot(directory: Path, name: AllocationId) -> OpenSlot:
 
 
 def _accused(
-    directory: Path, percents: Callable[[int], Percents], told: Callable[[int], Percents], windows: int = 40
+    directory: Path,
+    percents: Callable[[int], Percents],
+    told: Callable[[int], Percents],
+    *,
+    windows: int = 40,
+    exact: bool = False,
 ) -> set[AllocationId]:
     """Return the allocations that are found to under-report.
 
     Args:
         percents: the driver's samples by process, for each window.
         told: the GPU time that usage pages report, by process, in percent of each window.
+        windows: their number.
+        exact: the driver's samples are exact also while several processes share the device.
     """
+    directory.mkdir(exist_ok=True)
     accused: set[AllocationId] = set()
     auditor = Auditor(
-        cast("Any", Samples(percents)),
+        cast("Any", Samples(percents, exact=exact)),
         cast("Any", Members()),
         freezes=False,
         report=lambda name, _uuid, _ns: accused.add(name),
@@ -117,6 +126,12 @@ def test_first_work_that_the_driver_has_not_seen_yet_suspends_the_evidence_for_a
     assert _accused(tmp_path, late, lambda _: {A: 0, B: SHARES[B]}) == {"a"}
 
 
+def test_reports_of_work_that_was_not_done_suspend_no_evidence_of_an_exact_driver(tmp_path: Path) -> None:
+    seen, told = {A: 0, B: 70}, {A: 95, B: 0}
+    assert _accused(tmp_path / "exact", lambda _: seen, lambda _: told, exact=True) == {"b"}
+    assert _accused(tmp_path / "other", lambda _: seen, lambda _: told) == set()
+
+
 def test_one_program_alone_is_compared_always(tmp_path: Path) -> None:
     assert _accused(tmp_path, lambda _: {A: 99}, lambda _: {A: 30}) == {"a"}
 
@@ -129,3 +144,4 @@ def test_score_falls_faster_than_it_rises() -> None:
     assert fallen < EVIDENCE
     assert fallen < score_after(fallen, complete) < EVIDENCE
     assert score_after(EVIDENCE, ((0.05, 0), (0.7, 1))) == EVIDENCE
+    assert score_after(EVIDENCE, ((0.9, 0), (0.5, 1))) == EVIDENCE

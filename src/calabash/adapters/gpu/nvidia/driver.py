@@ -288,6 +288,10 @@ class NvidiaDriver:
     def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
         return self._ask(f"processes of {uuid}", lambda: cards.processes_on(cards.handle_of(uuid)), of=uuid)
 
+    @property
+    def samples_are_exact(self) -> bool:
+        return self._simulated is not None
+
     def utilization(self, uuid: DeviceUuid, after_us: int) -> tuple[ProcessUtilization, ...]:
         return self._ask(
             f"utilisation of {uuid}", lambda: cards.utilization_of(cards.handle_of(uuid), after_us), of=uuid
