@@ -7,7 +7,7 @@ the mean over minutes, and would accuse every honest program within seconds.
 
 They are recognised by what is missing: an allocation reports work in a window, and the driver has no sample of it while
 others have. That also happens to honest programs on exact drivers, when their first work is charged and not yet seen. If the
-reports add up to more than the window, somebody reports work that was not done, and what is missing says nothing.
+reports add up to more than the window, an allocation reports work that was not done, and what is missing says nothing.
 """
 
 from __future__ import annotations
