@@ -72,7 +72,7 @@ def test_wrong_share_fails() -> None:
         ("asks team/a: 1 gpu\nthen pending team/a reason=because\n", ":5:", "'reason=because' is not known"),
         ("nodes gpu-2: 2 x Q9\n", ":4:", "unknown"),
         ("queues team deserved=x\n", ":4:", "not a number"),
-        ("queues team deserved=4 limit=2\n", ":4:", "limited to 2"),
+        ("queues team deserved=4 limit=2\n", ":4:", "exceeds the limit of 2"),
         ("options magic=1\n", ":4:", "unknown"),
         ("after soon\n", ":4:", "not a duration"),
         ("asks team/a[3-1]: 1 gpu\n", ":4:", "empty or too long"),

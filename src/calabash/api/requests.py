@@ -239,9 +239,7 @@ class QueueSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     deserved: Annotated[Amount, Meta(description="former name of guarantee")] | UnsetType = UNSET
     limit: Annotated[Amount, Meta(description="most devices; null: no limit")] | UnsetType | None = UNSET
     weight: Annotated[Amount, Meta(description="share of devices over quota")] | UnsetType = UNSET
-    users: Annotated[Logins, Meta(description="login names that may use the queue; replaces the list")] | UnsetType = (
-        UNSET
-    )
+    users: Annotated[Logins, Meta(description="login names that may use the queue, all")] | UnsetType = UNSET
     groups: Annotated[Logins, Meta(description="groups whose members may use the queue; replaces the list")] | (
         UnsetType
     ) = UNSET
@@ -252,7 +250,7 @@ class QueueSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
 
     @property
     def guaranteed(self) -> float | UnsetType:
-        """The guarantee by its present or its former name; UNSET if the request has neither."""
+        """The guarantee by either name; UNSET without one."""
         return self.deserved if isinstance(self.guarantee, UnsetType) else self.guarantee
 
 
@@ -260,9 +258,7 @@ class Shutdown(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     """Request to stop the pool."""
 
     force: Annotated[bool, Meta(description="end running programs first")] = False
-    keep_programs: Annotated[
-        bool, Meta(description="let running programs continue under their limits; the next pool takes them over")
-    ] = False
+    keep_programs: Annotated[bool, Meta(description="programs continue; the next pool takes them over")] = False
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import calabash
+from calabash.adapters.host.children import run_program
 
 SIM_ENVIRONMENT = "CALABASH_SIM"
 _NATIVE = Path(calabash.__file__).resolve().parent / "_native"
@@ -53,19 +53,9 @@ def driver_directories() -> tuple[Path, ...]:
 
 
 def _in_loader_cache() -> list[Path]:
-    program = shutil.which("ldconfig", path="/sbin:/usr/sbin")
-    if program is None:
-        return []
     try:
-        listed = subprocess.run(
-            [program, "-p"],
-            capture_output=True,
-            text=True,
-            timeout=_LISTING_LIMIT_S,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError):
+        listed = run_program(["/sbin/ldconfig", "-p"], timeout_s=_LISTING_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
         return []
     names = "|".join(map(re.escape, _DRIVER_LIBRARIES))
     return [Path(path) for path in re.findall(rf"^\s*(?:{names}) \(.*\) => (/.*)$", listed.stdout, re.MULTILINE)]

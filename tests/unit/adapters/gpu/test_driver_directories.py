@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from calabash.adapters.gpu import library
 from calabash.adapters.gpu.library import driver_directories
+from calabash.adapters.host.children import run_program
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +24,12 @@ def _loader_cache(monkeypatch: pytest.MonkeyPatch, directory: Path, lines: str, 
     program = directory / "ldconfig"
     program.write_text(f"#!/bin/sh\ncat <<'LINES'\n{lines}LINES\nexit {code}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(shutil, "which", lambda _name, path: str(program))
+
+    def run(command: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+        assert command[0].endswith("/ldconfig")
+        return run_program([str(program), *command[1:]], timeout_s=timeout_s)
+
+    monkeypatch.setattr(library, "run_program", run)
 
 
 def test_directories_of_links_and_of_their_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
