@@ -236,8 +236,8 @@ def _failure(log: Path, start: int, code: int) -> CalabashError:
 def down(*, force: bool, keep_programs: bool) -> None:
     """Stop the pool. Fails while programs hold slices, unless --force or --keep-programs is given.
 
-    With --keep-programs, the next pool takes the running programs over, with complete accounts, and requests that wait
-    are submitted to it again by their commands.
+    With --keep-programs, the next pool takes the running programs over, with complete accounts. Commands whose requests
+    wait submit them to it again if it has their minor version.
     """
     if force and keep_programs:
         raise click.UsageError("--force and --keep-programs exclude each other")

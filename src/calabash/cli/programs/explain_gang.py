@@ -40,11 +40,14 @@ COLUMNS = (
     "--owners",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="YAML file with more kinds: a list as in gangs.owners of the chart.",
+    help="YAML file with a list of more kinds, in the form of the built-in ones.",
 )
 @output.option_of("table", "json", "yaml")
 def explain_gang(*, file: str, owners: Path | None, fmt: str) -> None:
-    """Describe the gangs of pods that the objects in a file form: roles, devices and minimum. Needs no cluster."""
+    """Describe the gangs of pods that the objects in a file form: roles, devices and minimum. Needs no cluster.
+
+    Clusters do not read these objects yet: their pods form a gang by annotations or by a PodGroup.
+    """
     require("kubernetes")
     from calabash.kubernetes.gangs.explain import BYTES_MAX, explain_file  # noqa: PLC0415
     from calabash.kubernetes.gangs.table import table_with  # noqa: PLC0415

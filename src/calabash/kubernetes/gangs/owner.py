@@ -1,7 +1,7 @@
 """Form of the table of gang owners: kinds whose objects create the pods of a gang, or that the pods of a gang name.
 
-An entry says where the counts of an object are. Administrators add entries in the same form (``gangs.owners`` of the
-chart). A path is field names separated by dots, such as ``spec.template``; a number selects an entry of a list. Paths of
+An entry says where the counts of an object are. Entries in the same form can be added from a file (``gangs.owners`` in
+errors). A path is field names separated by dots, such as ``spec.template``; a number selects an entry of a list. Paths of
 a role begin at the entry of the role; ``$.`` at the beginning of a path makes it begin at the owner.
 """
 
