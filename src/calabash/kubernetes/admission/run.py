@@ -14,7 +14,16 @@ from typing import Any
 
 import structlog
 
-from calabash.adapters.kube import Kind, KubeClient, KubeStruct, Mirror, MirrorChange, ObjectMeta
+from calabash.adapters.kube import (
+    Kind,
+    KubeClient,
+    KubeStruct,
+    Mirror,
+    MirrorChange,
+    MirrorObserver,
+    ObjectMeta,
+    SkippedObject,
+)
 from calabash.adapters.kube.objects.core import NAMESPACE, Namespace
 from calabash.adapters.kube.objects.resources import QUEUE
 from calabash.api.part_metrics import ADMISSION_REQUESTS, ADMISSION_SECONDS, ClusterPart
@@ -59,6 +68,21 @@ OWNED_QUEUE = Kind(
 )
 
 
+class QueueFailures:
+    """Observer of the mirror of queues: notes whether their definition is missing, and passes all calls on."""
+
+    def __init__(self, observer: MirrorObserver) -> None:
+        self._observer = observer
+        self.undefined = False
+
+    def mirror_failed(self, kind: Kind[Any], error: Exception) -> None:
+        self.undefined = isinstance(error, CalabashError) and error.reason is Reason.NOT_FOUND
+        self._observer.mirror_failed(kind, error)
+
+    def object_skipped(self, skipped: SkippedObject) -> None:
+        self._observer.object_skipped(skipped)
+
+
 class AdmissionProgram:
     """One replica of the admission server, from ``start`` to ``stop``; implements the Protocols of its service.
 
@@ -90,7 +114,10 @@ class AdmissionProgram:
         self._namespaces: Mirror[Namespace] = Mirror(client, NAMESPACE, observer=skipped)
         self._tenants: dict[str, str] = {}  # the tenant of each queue that has one
         self._pools: dict[str, str] = {}  # the pool of each queue that has one
-        self._queues: Mirror[OwnedQueue] = Mirror(client, OWNED_QUEUE, on_change=self._queue, observer=skipped)
+        self._queue_failures = QueueFailures(skipped)
+        self._queues: Mirror[OwnedQueue] = Mirror(
+            client, OWNED_QUEUE, on_change=self._queue, observer=self._queue_failures
+        )
         service = AdmissionService(settings, facts=self, listener=self)
         self.server = SmallServer(
             service.handle,
@@ -123,9 +150,10 @@ class AdmissionProgram:
     def ready(self) -> bool:
         """Return True if reviews are answered, all namespaces and queues are known, and the replica is not leaving.
 
-        Without the queues, a pod could use the queue of another tenant.
+        Without the queues, a pod could use the queue of another tenant. A cluster without the definition of queues has none.
         """
-        return self._serving and self._namespaces.synced() and self._queues.synced() and not self._leaving
+        queues_known = self._queues.synced() or self._queue_failures.undefined
+        return self._serving and self._namespaces.synced() and queues_known and not self._leaving
 
     def leave(self) -> None:
         """Report not ready from now on, so that API servers use other replicas; reviews are answered until ``stop``."""

@@ -22,6 +22,7 @@ from tests.certificates import client_certificate
 from tests.unit.kubernetes.admission.applied import applied
 
 from calabash.adapters.kube.objects.core import NAMESPACE, SECRET
+from calabash.adapters.kube.objects.resources import QUEUE
 from calabash.cli.programs.cluster import admission, read_settings
 from calabash.kubernetes.admission.review import read_review
 from calabash.kubernetes.admission.run import AdmissionProgram
@@ -30,7 +31,7 @@ from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.serving_certificates.authority import KeyPair, make_authority
 from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING, CertificateKeeper
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 from calabash.transport.listening import listen
 from calabash_testing.api_server.client import MemoryKube
 
@@ -259,6 +260,20 @@ def test_it_is_not_ready_while_it_does_not_know_whose_the_queues_are(kube: Memor
         eventually(lambda: program._serving and program._namespaces.synced())
         assert not program.ready()
         known.set()
+        assert program.ready()
+    finally:
+        program.stop()
+
+
+def test_cluster_without_the_definition_of_queues_has_none(kube: MemoryKube) -> None:
+    program = AdmissionProgram(kube, SETTINGS, listener=listen("127.0.0.1", 0), names=NAMES, refresh_s=0.02)
+    program._queues.synced = lambda timeout_s=None: False  # type: ignore[method-assign]
+    program.start()
+    try:
+        eventually(lambda: program._serving and program._namespaces.synced())
+        program._queue_failures.mirror_failed(QUEUE, CalabashError("no answer", reason=Reason.API_DOWN))
+        assert not program.ready()
+        program._queue_failures.mirror_failed(QUEUE, CalabashError("no such kind", reason=Reason.NOT_FOUND))
         assert program.ready()
     finally:
         program.stop()
