@@ -59,11 +59,6 @@ def _build(commit: str, target: Path) -> None:
         (target / f".{made.name}").rename(target / made.name)
 
 
-def uv() -> str:
-    """Return the path of the installer that made this environment."""
-    return shutil.which("uv") or str(ROOT / ".tools" / "bin" / "uv")
-
-
 def main() -> None:
     """Build all wheels."""
     for version in RELEASES:

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from tests.daemons.world import World, until
-from tests.releases import RELEASES, release_wheel, uv
+from tests.releases import RELEASES, release_wheel
 from tools import wheel
 
 import calabash
@@ -48,7 +48,7 @@ class OlderProduct:
     def __init__(self, directory: Path, archive: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
         (self.packages,) = directory.glob("lib/python*/site-packages")
-        install = [uv(), "pip", "install", "-q", "-p", str(directory), str(archive)]
+        install = [wheel.uv(), "pip", "install", "-q", "-p", str(directory), str(archive)]
         subprocess.run(install, env={**os.environ, "UV_LINK_MODE": "copy"}, check=True)
         self.python = str(directory / "bin" / "python")
         self.version = subprocess.check_output(

@@ -6,8 +6,8 @@ percent in some periods of 200 ms, and nothing in the others, for a process that
 the mean over minutes, and would accuse every honest program within seconds.
 
 They are recognised by what is missing: an allocation reports work in a window, and the driver has no sample of it while
-others have. That also happens to honest programs on exact drivers, when their first work is charged and not yet seen. If the
-reports add up to more than the window, an allocation reports work that was not done, and what is missing says nothing.
+others have. That also happens when the first work of a program is charged and not yet seen. If the reports add up to more
+than the window, an allocation reports work that was not done, and what is missing says nothing.
 """
 
 from __future__ import annotations
