@@ -51,12 +51,17 @@ def _dispatch(words: list[str]) -> None:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Open closed standard descriptors on /dev/null, so that no socket gets their numbers; exec closes them again."""
-    for number in range(3):
+    """Open closed standard descriptors on /dev/null, so that no socket gets their numbers; exec closes them again.
+
+    Their streams, which Python leaves None, read and write there too.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, and is closed by exec
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def _flushed() -> int:
