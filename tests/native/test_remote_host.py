@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -98,6 +99,55 @@ def test_greeting_may_arrive_in_pieces(node: RemoteNode) -> None:
         for byte in hello.greeting():
             hello.send(connection, bytes([byte]))
         until(lambda: len(node.workers()) == 1, "no worker was made")
+
+
+PROGRAM = """
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+connection.send(bytes.fromhex(sys.argv[2]))
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+def _stopped_worker_of_an_ended_program(node: RemoteNode) -> int:
+    """Return a worker that does not read that its program has ended: it is stopped."""
+    words = [sys.executable, "-c", PROGRAM, str(node.socket), hello.greeting().hex()]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "sent\n"
+        until(lambda: len(node.workers()) == 1, "no worker was made")
+        (worker,) = node.workers()
+        os.kill(worker, signal.SIGSTOP)
+        other.kill()
+    return worker
+
+
+def test_program_waits_for_the_worker_of_the_program_before_it(node: RemoteNode) -> None:
+    former = _stopped_worker_of_an_ended_program(node)
+    with hello.connect(node.socket) as connection:
+        hello.send(connection, hello.greeting())
+        time.sleep(0.3)
+        assert node.workers() == [former]
+        os.kill(former, signal.SIGCONT)
+        until(lambda: len(node.workers()) == 1 and node.workers() != [former], "no worker was made")
+
+
+def test_program_does_not_wait_longer_for_a_worker_that_does_not_end(node: RemoteNode) -> None:
+    former = _stopped_worker_of_an_ended_program(node)
+    begun = time.monotonic()
+    with hello.connect(node.socket) as first:
+        hello.send(first, hello.greeting())
+        until(lambda: len(node.workers()) == 2, "the program got no worker")
+        assert time.monotonic() - begun >= 1.5
+        begun = time.monotonic()
+        with hello.connect(node.socket) as second:
+            hello.send(second, hello.greeting())
+            until(lambda: len(node.workers()) == 3, "the second program got no worker")
+        assert time.monotonic() - begun < 1.5
+    os.kill(former, signal.SIGCONT)
+    until(lambda: not node.workers(), "the workers are still there")
 
 
 def test_sessions_of_a_lease_are_limited(node: RemoteNode) -> None:

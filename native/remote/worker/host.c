@@ -17,12 +17,17 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define CONNECTIONS_MAX 256
 #define BACKLOG         4096
 #define EXHAUSTED_MS    100 /* pause in accepting connections when there are no free descriptors */
+
+#ifndef SO_PEERPIDFD /* Linux 6.5; older headers do not have it */
+#define SO_PEERPIDFD 77
+#endif
 
 static const struct cb_host_options *options;
 static cb_host_work *worker_main;
@@ -34,6 +39,7 @@ static int64_t accept_paused_until_ms; /* no connections are accepted until then
 static struct waiting {
     struct cb_connecting guest;
     int64_t until_ms;
+    bool whole; /* its greeting was read, and it waits for the end of workers (cb_children_are_ending) */
 } waiting[CONNECTIONS_MAX];
 static size_t connection_count;
 
@@ -83,6 +89,18 @@ static bool tls_is_loaded(void)
     return loaded;
 }
 
+/* Return a pidfd of the program at the other end of a Unix socket; -1 if it is not known. */
+static int program_open(int fd)
+{
+    int program = -1;
+    socklen_t bytes = sizeof program;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &program, &bytes) == 0) return program;
+    struct ucred peer;
+    bytes = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0 || peer.pid <= 0) return -1;
+    return (int)syscall(SYS_pidfd_open, peer.pid, 0);
+}
+
 static enum cb_greeting_status worker_start(struct cb_connecting *guest)
 {
     int pair[2] = {-1, -1};
@@ -96,10 +114,12 @@ static enum cb_greeting_status worker_start(struct cb_connecting *guest)
         worker_process(guest, pair[1], host);
     }
     if (pair[1] >= 0) close(pair[1]);
-    if (child > 0 && cb_children_add(child, session, pair[0])) return CB_GREETED;
+    int program = child > 0 && !session ? program_open(guest->fd) : -1;
+    if (child > 0 && cb_children_add(child, session, pair[0], program)) return CB_GREETED;
     fprintf(stderr, "worker: cannot start a worker process: %s\n", strerror(errno));
     if (child > 0) kill(child, SIGKILL);
     if (pair[0] >= 0) close(pair[0]);
+    if (program >= 0) close(program);
     return CB_GREETING_FAILED;
 }
 
@@ -128,12 +148,26 @@ static enum cb_greeting_status greeting_serve(struct cb_connecting *guest)
 
 /* ---- connections ---- */
 
+/*
+ * Return true if the worker of a program must wait: a program that starts after another one has ended must find
+ * the memory of that one free, as programs do that use the device themselves.
+ */
+static bool must_wait(struct waiting *w)
+{
+    if (w->guest.greeting.kind != CB_GREETING_LOCAL || !cb_children_are_ending(monotonic_ms())) return false;
+    if (!w->whole) w->until_ms = monotonic_ms() + CB_ENDING_MS;
+    w->whole = true;
+    return monotonic_ms() < w->until_ms;
+}
+
 static void connection_poll(size_t i)
 {
     enum cb_greeting_status status = CB_GREETING_MALFORMED;
     struct cb_connecting *guest = &waiting[i].guest;
-    enum cb_greeting_progress progress = cb_greeting_take(guest, &status);
+    enum cb_greeting_progress progress =
+        waiting[i].whole ? CB_GREETING_WHOLE : cb_greeting_take(guest, &status);
     if (progress == CB_GREETING_MORE && monotonic_ms() < waiting[i].until_ms) return;
+    if (progress == CB_GREETING_WHOLE && must_wait(&waiting[i])) return;
     if (progress == CB_GREETING_WHOLE) status = greeting_serve(guest);
     if (status != CB_GREETED || guest->greeting.kind == CB_GREETING_HANDOVER)
         cb_greeting_answer(guest->fd, status);
@@ -148,7 +182,7 @@ static void connections_accept(void)
             accept_paused_until_ms = monotonic_ms() + EXHAUSTED_MS;
         if (fd < 0) return; /* no pending connection, or the peer has closed it */
         waiting[connection_count++] =
-            (struct waiting){{.fd = fd, .passed = -1}, monotonic_ms() + CB_GREETING_MS};
+            (struct waiting){{.fd = fd, .passed = -1}, monotonic_ms() + CB_GREETING_MS, false};
     }
 }
 
@@ -179,7 +213,7 @@ static void host_poll_once(void)
     look[1] = (struct pollfd){options->owner, POLLIN, 0}; /* poll ignores negative descriptors */
     look[2] = (struct pollfd){open ? options->listener : -1, POLLIN, 0};
     for (size_t i = 0; i < there; i++)
-        look[3 + i] = (struct pollfd){waiting[i].guest.fd, POLLIN, 0};
+        look[3 + i] = (struct pollfd){waiting[i].whole ? -1 : waiting[i].guest.fd, POLLIN, 0};
     if (poll(look, 3 + there, next_timeout_ms()) < 0) return;
     if (look[0].revents) signals_read();
     if (look[1].revents) {
@@ -187,7 +221,8 @@ static void host_poll_once(void)
         ending = ending || read(options->owner, &none, 1) <= 0;
     }
     for (size_t i = there; i-- > 0;) { /* the last entry takes the place of a finished one */
-        if (look[3 + i].revents || monotonic_ms() >= waiting[i].until_ms) connection_poll(i);
+        if (waiting[i].whole || look[3 + i].revents || monotonic_ms() >= waiting[i].until_ms)
+            connection_poll(i);
     }
     if (look[2].revents) connections_accept();
 }
