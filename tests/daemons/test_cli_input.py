@@ -141,7 +141,9 @@ def test_a_program_gets_closed_the_descriptors_that_the_caller_closed(
 
 
 @pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("words", [("ps",), ("smi", "-o", "json"), ("status",), ("--help",), ("top", "--once"), ("doctor",)])
+@pytest.mark.parametrize(
+    "words", [("ps",), ("smi", "-o", "json"), ("status",), ("--help",), ("top", "--once"), ("doctor",)]
+)
 def test_commands_do_their_work_with_descriptors_closed(
     terminal: Terminal, redirection: str, words: tuple[str, ...]
 ) -> None:
