@@ -15,12 +15,11 @@ from tests.oracle.plain_search import find_victims
 from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.packing import place_together
-from calabash.sched.actions.plan import Plan, shapes_of
+from calabash.sched.actions.plan import PackingKey, Plan, shapes_of
 from calabash.sched.actions.quota import devices_of, mark_in_quota
 from calabash.sched.actions.victims import is_borrow_paused
 from calabash.sched.amounts import EPSILON, Amount, total
 from calabash.sched.charges import is_charged_by_count
-from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey, Request, Running
 from calabash.sched.queues.gang import Gang, Unit, unit_of, units_of
 from calabash.sched.queues.reservation import Reservation
@@ -236,7 +235,7 @@ class PlainEviction:
         self._state = state
         self._held = held
         self._rules = VictimRules(state, started)
-        self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
+        self._hopeless: set[tuple[str, int, PackingKey]] = set()
 
     @property
     def spared(self) -> bool:

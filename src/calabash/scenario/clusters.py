@@ -20,6 +20,7 @@ from calabash.scenario.statements import (
     NodesLine,
     QueueLine,
 )
+from calabash.scenario.topology import read_path
 from calabash.sched.amounts import ZERO, Amount
 from calabash.sched.cluster.shape import WHOLE_MILLI
 from calabash.sched.queues.spec import UNLIMITED, QueueSpec
@@ -106,11 +107,13 @@ def _node_clause(reader: ScenarioReader, line: NodesLine, clause: str) -> NodesL
             return replace(line, labels=(*line.labels, (key, value)))
         case ["taint", taint]:
             return replace(line, taints=(*line.taints, taint))
+        case ["topology", path]:
+            return replace(line, domains=read_path(reader, path))
         case ["mode", mode]:
             return replace(line, mode=mode)
     raise reader.fail(
         f"{clause!r} is not a property of a node",
-        hint="write 8 x H200 nvlink, 96 cpu, 1TiB memory, label k=v, taint k=v:NoSchedule, or mode vgpu",
+        hint="write 8 x H200 nvlink, 96 cpu, 1TiB memory, label k=v, taint k=v:NoSchedule, topology b1/r1, or mode vgpu",
     )
 
 

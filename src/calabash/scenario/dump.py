@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from calabash.model.mig import MigGeometry
 from calabash.scenario.clusters import CARD_MEMORY_MIB, OPTION_READERS
 from calabash.scenario.mig import geometry_lines, places_text, stands_line
+from calabash.scenario.topology import topology_text
 from calabash.sched.amounts import ZERO, Amount
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
@@ -32,6 +33,8 @@ def dump_scenario(snapshot: Snapshot, *, rule: str) -> str:
     cut = dict.fromkeys(gpu.geometry for node in snapshot.nodes for gpu in node.gpus if gpu.geometry is not None)
     geometries = {geometry: f"g{number}" for number, geometry in enumerate(cut, 1)}
     lines.extend(geometry_lines(geometries))
+    if snapshot.levels:
+        lines.append("levels " + " ".join(map(_name, snapshot.levels)))
     lines.extend(_nodes(snapshot.nodes, geometries))
     if snapshot.queues:
         lines.append("queues " + " | ".join(_queue(spec) for spec in snapshot.queues))
@@ -91,6 +94,8 @@ def _node_kind(node: NodeSpec, geometries: Mapping[MigGeometry, str]) -> str:
     parts.append(f"{_size(node.memory_mib)} memory")
     parts.extend(f"label {key}={value}" for key, value in node.labels.items())
     parts.extend(f"taint {taint}" for taint in node.taints)
+    if node.domains:
+        parts.append("topology " + "/".join(map(_name, node.domains)))
     parts.extend(f"mode {mode}" for mode in modes if mode != "mig")
     return ", ".join(parts)
 
@@ -144,6 +149,10 @@ def _request(request: Request) -> str:
     parts = [f"{_name(request.queue)}/{_name(identity)}: {_amount(request.shape)}", *_clauses(request.shape)]
     if request.gang:
         parts.append(f"gang named {_name(request.gang)} min {request.min_member}")
+    if request.topology is not None:
+        parts.append(topology_text(request.topology, _name))
+    if request.rank is not None:
+        parts.append(f"rank {request.rank}")
     if request.priority:
         parts.append(f"priority {request.priority}")
     if request.run_time_s is not None:

@@ -30,6 +30,7 @@ class ScenarioReader:
         rule: text of the ``rule`` statement; "" before it.
         statements: statements parsed so far, with their line numbers.
         geometries: MIG geometries defined so far, by name.
+        levels: names of the levels of the network, outermost first.
     """
 
     path: str
@@ -40,6 +41,7 @@ class ScenarioReader:
     options: Options = field(default_factory=Options)
     statements: list[tuple[int, Statement]] = field(default_factory=list)
     geometries: dict[str, MigGeometry] = field(default_factory=dict)
+    levels: tuple[str, ...] = ()
 
     def fail(self, what: str, hint: str = "") -> ScenarioError:
         """Return an error about the current line of the file.

@@ -28,6 +28,7 @@ from calabash.scenario.statements import (
     VerbLine,
     WhyLine,
 )
+from calabash.scenario.topology import read_levels
 
 
 def parse_scenario(text: str, *, path: str = "scenario") -> Scenario:
@@ -62,7 +63,13 @@ def parse_scenario(text: str, *, path: str = "scenario") -> Scenario:
         raise reader.fail("the file has no rule", hint="state in one line the rule that the file tests: rule ...")
     if not any(isinstance(s, ThenLine | WhyLine | SharesLine) for _, s in reader.statements):
         raise reader.fail("the file has no expectation", hint="add a then, why or shares line")
-    return Scenario(rule=reader.rule, options=reader.options, policy=reader.policy, statements=tuple(reader.statements))
+    return Scenario(
+        rule=reader.rule,
+        options=reader.options,
+        policy=reader.policy,
+        levels=reader.levels,
+        statements=tuple(reader.statements),
+    )
 
 
 def _uncommented(line: str) -> str:
@@ -104,6 +111,7 @@ _READERS = {
     "rule": _read_rule,
     "options": read_options,
     "geometry": read_geometry,
+    "levels": read_levels,
     "nodes": read_nodes,
     "stands": read_stands,
     "queues": read_queues,

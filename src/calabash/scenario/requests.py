@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from calabash.model.units import parse_memory_mib, parse_seconds
 from calabash.scenario.mig import is_amount, places_of
@@ -20,6 +21,7 @@ from calabash.scenario.statements import (
     AsksLine,
     HasLine,
 )
+from calabash.scenario.topology import read_topology
 from calabash.sched.cluster.shape import WHOLE_MILLI, Shape, Topology
 from calabash.sched.decisions import Request
 
@@ -83,7 +85,10 @@ def _requests(reader: ScenarioReader, rest: str) -> tuple[list[Request], dict[st
     for clause in clauses[1:]:
         _ask_clause(reader, clause, fields, settings, extras, base=base.partition("[")[0], members=len(names))
     shape = Shape(**fields)  # type: ignore[arg-type]
-    return [Request(id=f"{queue}/{name}", queue=queue, shape=shape, **settings) for name in names], extras  # type: ignore[arg-type]
+    requests = [Request(id=f"{queue}/{name}", queue=queue, shape=shape, **settings) for name in names]  # type: ignore[arg-type]
+    if "topology" in settings and "rank" not in settings and len(names) > 1:
+        requests = [replace(request, rank=rank) for rank, request in enumerate(requests)]
+    return requests, extras
 
 
 def _amount(reader: ScenarioReader, text: str) -> dict[str, object]:
@@ -121,7 +126,7 @@ def _amount(reader: ScenarioReader, text: str) -> dict[str, object]:
     return fields
 
 
-def _ask_clause(  # noqa: C901, PLR0912  one case per clause
+def _ask_clause(  # noqa: C901, PLR0912, PLR0915  one case per clause
     reader: ScenarioReader,
     clause: str,
     fields: dict[str, object],
@@ -148,6 +153,10 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
             settings.update(gang=name, min_member=int(number_of(reader, number)))
         case ["gang", "min", number]:
             settings.update(gang=base, min_member=int(number_of(reader, number)))
+        case ["topology", *rest]:
+            settings["topology"] = read_topology(reader, rest)
+        case ["rank", number]:
+            settings["rank"] = int(number_of(reader, number))
         case ["priority", number]:
             settings["priority"] = int(number_of(reader, number))
         case ["runs", duration]:

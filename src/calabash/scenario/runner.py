@@ -121,7 +121,13 @@ class _Run:
     def scheduler(self) -> Scheduler:
         if self._scheduler is None:
             queues = tuple(self.queues.values()) or (QueueSpec(name="default"),)
-            self._scheduler = Scheduler(self.nodes, queues, policy=self.scenario.policy, options=self.scenario.options)
+            self._scheduler = Scheduler(
+                self.nodes,
+                queues,
+                policy=self.scenario.policy,
+                options=self.scenario.options,
+                levels=self.scenario.levels,
+            )
         return self._scheduler
 
     def execute(self, number: int, statement: Statement) -> None:
@@ -173,6 +179,7 @@ class _Run:
                 gpus=gpus,
                 labels=dict(line.labels),
                 taints=line.taints,
+                domains=line.domains,
             )
             if self._scheduler is None:
                 self.nodes.append(spec)

@@ -19,6 +19,7 @@ class NodesLine:
         models: for each device of a node: model, memory in MiB, physical card or "", MIG geometry or None.
         nvlink: the devices are connected by NVLink. mig: the devices are in mode mig.
         mode: sharing mode to which the devices are pinned; "" for none.
+        domains: domains of the network to which the nodes belong, outermost first.
     """
 
     names: tuple[str, ...]
@@ -30,6 +31,7 @@ class NodesLine:
     nvlink: bool = False
     mig: bool = False
     mode: str = ""
+    domains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +156,13 @@ Statement = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Parsed scenario file. ``statements`` are pairs of line number and statement, in order."""
+    """Parsed scenario file. ``statements`` are pairs of line number and statement, in order; ``levels`` of the network."""
 
     rule: str
     options: Options
     policy: str
-    statements: tuple[tuple[int, Statement], ...]
+    levels: tuple[str, ...] = ()
+    statements: tuple[tuple[int, Statement], ...] = ()
 
 
 class ScenarioError(CalabashError):

@@ -37,11 +37,13 @@ from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, Qu
 from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
+from calabash.sched.topology import NODE_LEVEL, GangTopology
 from calabash.sched.updates import relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
 
 __all__ = [
     "DEFAULT_POLICY",
     "MODELS_DIFFER",
+    "NODE_LEVEL",
     "OTHER_MODEL",
     "QUEUE_DEPTH_MAX",
     "UNLIMITED",
@@ -55,6 +57,7 @@ __all__ = [
     "Defer",
     "Evict",
     "Explanation",
+    "GangTopology",
     "GpuSpec",
     "Move",
     "NodePlacement",

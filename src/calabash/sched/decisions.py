@@ -15,6 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.messages import ModelName, Text, with_models
 from calabash.sched.amounts import ZERO, Amount
 from calabash.sched.cluster.shape import NodePlacement, Shape
+from calabash.sched.topology import GangTopology
 
 GangKey = tuple[str, str, str]
 """(owner and tenant, queue, name of the gang)."""
@@ -38,6 +39,9 @@ class Request:
         evictable: may be evicted for other requests.
         guarded: may not be moved, and may not be evicted while it is within the guaranteed amount of its queue. If it is
             borrowed, it is evicted last, and only for a queue that reclaims its guaranteed amount.
+        topology: domains of the network in which the gang must or should be; None if it may be anywhere.
+        rank: number of the member in its gang, from 0. Members of near ranks are placed near each other. None if unknown:
+            the natural order of the IDs is taken then.
     """
 
     id: str
@@ -53,6 +57,8 @@ class Request:
     movable: bool = True
     evictable: bool = True
     guarded: bool = False
+    topology: GangTopology | None = None
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         if not self.id:

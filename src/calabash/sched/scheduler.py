@@ -30,7 +30,8 @@ caller that runs a cycle every second needs no additional cycles.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.cluster.scoring import PlacementPolicy
@@ -48,6 +49,7 @@ from calabash.sched.rounds import CycleLimit, SchedulingRound
 from calabash.sched.scheduling_order import first_start_group
 from calabash.sched.snapshot import Snapshot
 from calabash.sched.state import SchedulerState
+from calabash.sched.topology import check_levels
 
 DEFAULT_POLICY = "pgb-online"
 RECHECK_S = 1.0  # longest wait for the cycle that is due after one that changed something
@@ -62,6 +64,7 @@ class Scheduler:
         policy: placement policy, or its name as in ``policies.registry``.
         gpus_per_node_max: most devices of a node that is added later; 0 for as many as the largest of ``nodes`` has.
         limit: time limit of one cycle; None if a cycle attempts everything.
+        levels: names of the levels of the network, outermost first, to which ``NodeSpec.domains`` refer.
     """
 
     def __init__(
@@ -73,10 +76,17 @@ class Scheduler:
         options: Options | None = None,
         gpus_per_node_max: int = 0,
         limit: CycleLimit | None = None,
+        levels: Sequence[str] = (),
     ) -> None:
+        check_levels(levels)
         self.policy = policy_named(policy) if isinstance(policy, str) else policy
         self.state = SchedulerState(
-            nodes, queues, policy=self.policy, options=options or Options(), gpus_per_node_max=gpus_per_node_max
+            nodes,
+            queues,
+            policy=self.policy,
+            options=options or Options(),
+            gpus_per_node_max=gpus_per_node_max,
+            levels=levels,
         )
         self.verdicts = Verdicts(self.state.placer)
         self._memory = CycleMemory(self.state)
@@ -174,6 +184,22 @@ class Scheduler:
     def set_health(self, name: str, device: int, *, healthy: bool) -> None:
         """Set whether new requests may be placed on a device. Running requests are not affected."""
         self.cluster.set_health(self.cluster.row(name), device, healthy=healthy)
+        self.state.freed()
+
+    def set_levels(self, levels: Sequence[str], paths: Mapping[str, Sequence[str]]) -> None:
+        """Replace the levels of the network, and the paths of all nodes. Running requests are not affected.
+
+        Args:
+            levels: names of the levels, outermost first.
+            paths: names of the domains of each node, outermost first, by name of the node.
+
+        Raises:
+            CalabashError: a level is not named, is named twice, or has the name of the level of nodes.
+        """
+        check_levels(levels)
+        self.cluster.set_levels(levels, paths)
+        for name in self.specs:
+            self.specs[name] = replace(self.specs[name], domains=tuple(paths.get(name, ())))
         self.state.freed()
 
     def set_queues(self, specs: Iterable[QueueSpec]) -> None:
@@ -314,6 +340,7 @@ class Scheduler:
             cordoned=tuple(name for name, row in self.cluster.row_of.items() if not self.cluster.schedulable[row]),
             queues=self.tree.form.specs,
             options=self.state.options,
+            levels=self.cluster.levels,
             waiting=tuple(request for gang in gangs for request in gang.waiting.values()),
             running=tuple(running for gang in gangs for running in gang.running.values()),
             now_s=self.state.now_s,

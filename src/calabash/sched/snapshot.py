@@ -17,6 +17,7 @@ class Snapshot:
     Args:
         nodes: nodes as the caller described them. cordoned: names of the nodes that are not schedulable.
         waiting, running: requests in the queues and on the nodes.
+        levels: names of the levels of the network, outermost first.
         standing: existing MIG instances, as (name of the node, device, instances).
     """
 
@@ -27,4 +28,5 @@ class Snapshot:
     waiting: tuple[Request, ...]
     running: tuple[Running, ...]
     now_s: float
+    levels: tuple[str, ...] = ()
     standing: tuple[tuple[str, int, tuple[MigInstance, ...]], ...] = ()

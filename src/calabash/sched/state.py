@@ -7,7 +7,7 @@ of owners. Only the methods of ``SchedulerState`` change them, and change them t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from calabash.model.errors import CalabashError, Reason
@@ -27,6 +27,7 @@ from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import QueueSpec
 from calabash.sched.queues.tree import QueueTree
 from calabash.sched.queues.unit_table import UnitTable
+from calabash.sched.topology import GroupKey
 
 
 class SchedulerState:
@@ -52,11 +53,12 @@ class SchedulerState:
         policy: PlacementPolicy,
         options: Options,
         gpus_per_node_max: int = 0,
+        levels: Sequence[str] = (),
     ) -> None:
         self.options = options
-        self.cluster = Cluster(nodes, gpus_per_node_max=gpus_per_node_max)
+        self.cluster = Cluster(nodes, gpus_per_node_max=gpus_per_node_max, levels=levels)
         self.placer = ClusterPlacer(self.cluster, Engine(self.cluster, policy))
-        self.transaction = Transaction(self.placer)
+        self.transaction = Transaction(self.placer, self._rows_of_members)
         self.tree = QueueTree(queues, half_life_s=options.half_life_s)
         self.registry = GangRegistry()
         self.units = UnitTable()
@@ -66,7 +68,7 @@ class SchedulerState:
         self.passed: dict[GangKey, float] = {}
         self.reported: dict[str, Reason] = {}
         self.refused: dict[tuple[object, ...], Reason] = {}
-        self.cut: set[tuple[Shape, ...]] = set()
+        self.cut: set[tuple[Hashable, ...]] = set()
         self._shapes: dict[Shape, Shape] = {}
         self.moves_left = sys.maxsize
         self.now_s = 0.0
@@ -149,6 +151,13 @@ class SchedulerState:
             self._shapes.clear()
         shape = self._shapes.setdefault(request.shape, request.shape)
         return request if shape is request.shape else replace(request, shape=shape)
+
+    def _rows_of_members(self, key: Hashable) -> Sequence[int]:
+        """Return the rows of the nodes where members of a gang run, one for each member; see ``topology.GroupKey``."""
+        if not isinstance(key, GroupKey) or key.gang not in self.registry.gangs:
+            return ()
+        members = [(r.placement.node, r.request) for r in self.registry.gangs[key.gang].running.values()]
+        return [row for row, request in members if key.contains(request.topology, request.rank)]
 
     def start(self, request: Request, placement: NodePlacement, started_at_s: float) -> Running:
         """Change a waiting request to running. The caller has taken the placement in the arrays."""

@@ -49,7 +49,7 @@ def read_nodes(path: Path) -> list[NodeSpec]:
                 gpus=(gpu,) * count,
                 labels=labels,
                 taints=tuple(_list(row, "taints")),
-                rack=row.text("rack", ""),
+                domains=tuple(filter(None, row.text("rack", "").split("/"))),
             )
         )
     if not nodes:

@@ -57,7 +57,7 @@ def replicate(nodes: Sequence[NodeSpec], times: int) -> list[NodeSpec]:
             gpus=node.gpus,
             labels=node.labels,
             taints=node.taints,
-            rack=node.rack,
+            domains=node.domains,
         )
         for copy in range(times)
         for node in nodes

@@ -264,6 +264,7 @@ CASES = {
         change=lambda s: s.set_health("a", 0, healthy=True),
         decided="Bind",
     ),
+    "Scheduler.set_levels": Case(world=half_full, change=lambda s: s.set_levels(["rack"], {"a": ["r1"]})),
     "Scheduler.set_queues": Case(
         world=limited,
         change=lambda s: s.set_queues([QueueSpec(name="q"), QueueSpec(name="other")]),

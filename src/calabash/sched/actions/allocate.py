@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from calabash.sched.actions.backfill import HeldNodes, ends_at_s
 from calabash.sched.actions.packing import is_exact, pack
-from calabash.sched.actions.plan import Plan, shapes_of
-from calabash.sched.cluster.shape import Shape
+from calabash.sched.actions.plan import PackingKey, Plan, has_topology, shapes_of
 from calabash.sched.decisions import Request
 from calabash.sched.state import SchedulerState
 
@@ -21,7 +20,7 @@ class Allocate:
     def __init__(self, state: SchedulerState, held: HeldNodes) -> None:
         self._state = state
         self._held = held
-        self._infeasible: set[tuple[Shape, ...]] = set()
+        self._infeasible: set[PackingKey] = set()
 
     def clear_cache(self) -> None:
         """Forget the shapes that did not fit, because placements have changed and the shapes may fit now."""
@@ -41,6 +40,9 @@ class Allocate:
             lambda shape: self._held.choose(shape, ends_s),
             lambda shape: self._held.backfill_placements(shape, ends_s),
         )
+        if packing.placed is None and self._may_use_held_nodes(requests, ends_s):
+            with self._held.released():
+                packing = pack(self._state.transaction, requests)
         if packing.placed is not None:
             return Plan(placed=packing.placed)
         if packing.cut:
@@ -49,3 +51,8 @@ class Allocate:
         if not self._held.reservations:
             self._infeasible.add(key)
         return None
+
+    def _may_use_held_nodes(self, requests: Sequence[Request], ends_at_s: float | None) -> bool:
+        """Return True if requests with a topology end before all reservations start, so that they delay none."""
+        first_s = self._held.first_start_s
+        return has_topology(requests) and first_s is not None and ends_at_s is not None and ends_at_s <= first_s

@@ -220,10 +220,11 @@ class Defragment:
     def plan(self, requests: Sequence[Request]) -> Plan | None:
         """Return a plan that moves running requests so that one request can start; None if no moves are found.
 
-        The plan is applied in the transaction. The result is None too if ``requests`` has several requests.
+        The plan is applied in the transaction. The result is None too if ``requests`` has several requests
+        or a topology. Members of gangs that are bound to a domain are not moved.
         """
         state, options, request = self._state, self._state.options, requests[0]
-        if len(requests) != 1 or not self.may_help(request):
+        if len(requests) != 1 or request.topology is not None or not self.may_help(request):
             return None
         if state.now_s < request.submitted_at_s + options.defragment_wait_s:
             return None
@@ -257,9 +258,9 @@ class Defragment:
         options, other = self._state.options, running.request
         rest_s = max(options.min_run_time_s, options.defragment_rest_s)
         rested = running.started_at_s + rest_s <= self._state.now_s
-        movable = (
-            other.movable and other.evictable and not other.guarded and rested and other.priority <= request.priority
-        )
+        bound = other.topology is not None and other.topology.binding
+        movable = other.movable and other.evictable and not (other.guarded or bound)
+        movable = movable and rested and other.priority <= request.priority
         if movable and other.id in self._started:
             self.spared, movable = True, False
         return Occupant(id=other.id, shape=other.shape, placement=running.placement, movable=movable)

@@ -12,7 +12,7 @@ import numpy as np
 from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.packing import place_together
-from calabash.sched.actions.plan import Plan, shapes_of
+from calabash.sched.actions.plan import PackingKey, Plan, has_topology, shapes_of
 from calabash.sched.actions.preempt import below_limit
 from calabash.sched.actions.reclaim import above_fair_share, is_any_above_fair_share, may_reclaim
 from calabash.sched.actions.unit_pool import UnitPool
@@ -20,7 +20,6 @@ from calabash.sched.actions.victim_search import find_victims
 from calabash.sched.actions.victims import EvictionRight, VictimRules, is_borrow_paused
 from calabash.sched.amounts import Amount, total
 from calabash.sched.cluster.columns import Bools
-from calabash.sched.cluster.shape import Shape
 from calabash.sched.decisions import GangKey, Request
 from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.queues.reservation import Reservation
@@ -60,7 +59,7 @@ class Eviction:
         self._state = state
         self._held = held
         self._rules = VictimRules(state, started)
-        self._hopeless: set[tuple[str, int, tuple[Shape, ...]]] = set()
+        self._hopeless: set[tuple[str, int, PackingKey]] = set()
         # Queues and priorities that have no victims, whatever the shape, for requests that would borrow.
         self._no_victims: set[tuple[str, int]] = set()
         self._above_fair: bool | None = None  # True if some queue is above its fair share; None if not yet computed
@@ -109,7 +108,7 @@ class Eviction:
             need: charge of the requests.
         """
         options = self._state.options
-        if not (options.reclaim or options.preempt or options.reclaim_fair_share):
+        if not (options.reclaim or options.preempt or options.reclaim_fair_share) or has_topology(requests):
             return None
         priority = requests[0].priority if len(requests) == 1 else max(r.priority for r in requests)
         requester = (gang.queue, priority)

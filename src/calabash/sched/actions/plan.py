@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from calabash.sched.cluster.shape import NodePlacement, Shape
@@ -10,6 +10,7 @@ from calabash.sched.decisions import Request, Running
 from calabash.sched.queues.gang import Unit
 
 Placed = tuple[Request, NodePlacement]
+PackingKey = tuple[Hashable, ...]
 Choose = Callable[[Shape], NodePlacement | None]
 
 
@@ -29,9 +30,21 @@ class Plan:
     in_quota: bool = False
 
 
-def shapes_of(requests: Sequence[Request]) -> tuple[Shape, ...]:
-    """Return the shapes of the requests in their order. The result is used as a key of caches of placements."""
-    return (requests[0].shape,) if len(requests) == 1 else tuple(r.shape for r in requests)
+def has_topology(requests: Sequence[Request]) -> bool:
+    """Return True if one of the requests must or should be near other members of its gang."""
+    return any(r.topology is not None for r in requests)
+
+
+def shapes_of(requests: Sequence[Request]) -> PackingKey:
+    """Return the shapes of the requests in their order. The result is used as a key of caches of placements.
+
+    Requests with a topology have the key of their gang and their ranks in addition, because their placement depends on
+    the other members.
+    """
+    shapes: PackingKey = (requests[0].shape,) if len(requests) == 1 else tuple(r.shape for r in requests)
+    if has_topology(requests):
+        shapes = (*shapes, requests[0].gang_key, *((r.topology, r.rank) for r in requests))
+    return shapes
 
 
 def largest_first(requests: Iterable[Request]) -> list[Request]:

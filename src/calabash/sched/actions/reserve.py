@@ -17,8 +17,7 @@ from dataclasses import replace
 
 from calabash.sched.actions.backfill import HeldNodes
 from calabash.sched.actions.estimate import earliest_start, end_is_known, estimated_end_s
-from calabash.sched.actions.plan import shapes_of
-from calabash.sched.cluster.shape import Shape
+from calabash.sched.actions.plan import PackingKey, shapes_of
 from calabash.sched.decisions import Request
 from calabash.sched.queues.gang import Gang
 from calabash.sched.queues.reservation import Reservation
@@ -31,7 +30,7 @@ class Reserve:
     def __init__(self, state: SchedulerState, held: HeldNodes) -> None:
         self._state = state
         self._held = held
-        self._hopeless: set[tuple[Shape, ...]] = set()
+        self._hopeless: set[PackingKey] = set()
 
     def clear_cache(self) -> None:
         """Forget the shapes for which no start could be estimated, because placements have changed."""

@@ -6,6 +6,7 @@ Modules:
 * ``columns``, ``mig_columns``, ``arrays``: the resident arrays, and placing and releasing on them;
 * ``fit``: nodes and devices where a shape fits; ``maxima``: quick upper bounds;
 * ``device_choice``, ``best_effort``: devices within a node;
+* ``domains``: racks, blocks and other domains of the network; ``restricted_placer``: choices within some nodes;
 * ``engine``: cached scores per shape; ``scoring``: interface of placement policies;
 * ``placer``, ``transaction``, ``releases``: what-if placements that can be undone;
 * ``demand``: counts of requests per shape; ``mig_tables``: MIG geometries of simulated devices.

@@ -42,7 +42,6 @@ class Columns(MigColumns):
         users: number of placements on a node.
         kind_users: number of placements on a node per class of request (``Shape.kind``).
         schedulable: False while the node is cordoned.
-        rack: number of the node's rack, -1 for none.
         gpu_free_milli, gpu_free_mib: free compute and memory of a device.
         gpu_mib, gpu_nominal_mib: memory of a device that the driver reports, and nominal memory of its card model.
         gpu_slices: slices that placements take of a device.
@@ -52,11 +51,20 @@ class Columns(MigColumns):
         gpu_mode: number of the sharing mode of a device (``mode_code``). gpu_pinned: True if the mode is fixed.
         gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa: see ``GpuSpec``; models and cards are given by number.
         names, labels, taints: of the nodes, by row. row_of: row by name. removed: rows of removed nodes.
+        levels: names of the levels of the network, outermost first. paths: names of the domains of the nodes, by row.
+        paths_version: changes when paths or the set of nodes change. domains_cache: see ``domains.domains_of``.
         log: changed rows, oldest first, starting at position ``log_start``.
         static_version: changes when labels, taints or the set of nodes change.
     """
 
-    def __init__(self, nodes: Sequence[NodeSpec], *, order_seed: int | None = 0, gpus_per_node_max: int = 0) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec],
+        *,
+        order_seed: int | None = 0,
+        gpus_per_node_max: int = 0,
+        levels: Sequence[str] = (),
+    ) -> None:
         seen: set[str] = set()
         for node in nodes:
             if node.name in seen:
@@ -73,7 +81,10 @@ class Columns(MigColumns):
         self.models: dict[str, int] = {"": 0}
         self.cards: dict[str, int] = {"": 0}
         self.modes: dict[str, int] = {"": MODE_UNSET}
-        self.racks: dict[str, int] = {"": -1}
+        self.levels = tuple(levels)
+        self.paths: list[tuple[str, ...]] = []
+        self.paths_version = 0
+        self.domains_cache: tuple[int, object] | None = None
         super().__init__()
         self.static_version = 0
         self.has_unhealthy = False
@@ -91,7 +102,7 @@ class Columns(MigColumns):
         ("cpu_free_milli", np.int64, 0), ("cpu_milli", np.int64, 0), ("memory_free_mib", np.int64, 0),
         ("memory_mib", np.int64, 0), ("gpu_count", np.int64, 0), ("gpu_sum_milli", np.int64, 0),
         ("gpu_whole_free", np.int64, 0), ("users", np.int64, 0),
-        ("schedulable", np.bool_, True), ("rack", np.int32, -1),
+        ("schedulable", np.bool_, True),
     )  # fmt: skip
     _MATRICES: tuple[tuple[str, Any, Any], ...] = (
         ("gpu_free_milli", np.int64, 0), ("gpu_free_mib", np.int64, 0), ("gpu_mib", np.int64, 0),
@@ -110,7 +121,6 @@ class Columns(MigColumns):
     gpu_whole_free: Ints
     users: Ints
     schedulable: Bools
-    rack: npt.NDArray[np.int32]
     gpu_free_milli: Ints
     gpu_free_mib: Ints
     gpu_mib: Ints
@@ -169,8 +179,10 @@ class Columns(MigColumns):
             self.names.append(node.name)
             self.labels.append(node.labels)
             self.taints.append(tuple(node.taints))
+            self.paths.append(node.domains)
             self._write(row, node)
         self.static_version += 1
+        self.paths_version += 1
 
     def remove_node(self, row: int) -> None:
         """Remove a node. Its name can be used again; its row is reused for another node once no placement uses it."""
@@ -184,6 +196,16 @@ class Columns(MigColumns):
         self.labels[row], self.taints[row] = labels, tuple(taints)
         self.static_version += 1
 
+    def set_levels(self, levels: Sequence[str], paths: Mapping[str, Sequence[str]]) -> None:
+        """Replace the levels of the network, and the paths of all nodes. Placements are not affected.
+
+        Args:
+            paths: names of the domains by name of the node; a node that is not in it belongs to no known domain.
+        """
+        self.levels = tuple(levels)
+        self.paths = [tuple(paths.get(name, ())) for name in self.names]
+        self.paths_version += 1
+
     def _replace(self, row: int, node: NodeSpec) -> None:
         """Write a node into the row of a removed node."""
         self.removed.discard(row)
@@ -191,14 +213,15 @@ class Columns(MigColumns):
             getattr(self, name)[row] = fill
         self.kind_users[row] = 0
         self.names[row], self.labels[row], self.taints[row] = node.name, node.labels, tuple(node.taints)
+        self.paths[row] = node.domains
         self._write(row, node)
         self.static_version += 1
+        self.paths_version += 1
 
     def _write(self, row: int, node: NodeSpec) -> None:
         self.row_of[node.name] = row
         self.cpu_milli[row] = self.cpu_free_milli[row] = node.cpu_milli
         self.memory_mib[row] = self.memory_free_mib[row] = node.memory_mib
-        self.rack[row] = self.racks.setdefault(node.rack, len(self.racks) - 1)
         count = len(node.gpus)
         self.gpu_count[row] = count
         self.gpu_sum_milli[row] = WHOLE_MILLI * count

@@ -14,6 +14,7 @@ from calabash.model.errors import CalabashError
 from calabash.sched.cluster.arrays import Cluster
 from calabash.sched.cluster.columns import Bools, Ints
 from calabash.sched.cluster.device_choice import choose_devices, device_state, placement_options
+from calabash.sched.cluster.domains import Domains, domains_of
 from calabash.sched.cluster.engine import Engine
 from calabash.sched.cluster.fit import CompiledShape
 from calabash.sched.cluster.shape import SHAPES_KEPT_MAX, NodePlacement, Shape
@@ -27,6 +28,9 @@ class ClusterPlacer:
         self.engine = engine
         self._compiled: dict[Shape, CompiledShape] = {}
 
+    def domains(self) -> Domains:
+        return domains_of(self.cluster)
+
     def choose(self, shape: Shape) -> NodePlacement | None:
         return self.engine.best(shape)
 
@@ -34,8 +38,11 @@ class ClusterPlacer:
         return choose_devices(self.compiled(shape), node)
 
     def choose_among(self, shape: Shape, nodes: Sequence[int]) -> NodePlacement | None:
-        """Return the best placement on some nodes, without taking it; None if the shape fits on none of them."""
         return self.engine.best_among(shape, nodes)
+
+    def count(self, shape: Shape) -> tuple[Ints, bool]:
+        compiled = self.compiled(shape)
+        return compiled.count(np.arange(self.cluster.node_count)), compiled.counted
 
     def place(self, shape: Shape, placement: NodePlacement) -> None:
         self.cluster.place(shape, placement)

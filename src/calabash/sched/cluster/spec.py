@@ -39,7 +39,8 @@ class NodeSpec:
 
     Args:
         taints: taints as ``key=value:Effect``.
-        rack: name of the node's switch or block.
+        domains: names of the domains of the network to which the node belongs, outermost first, one for each level of the
+            cluster (``domains``). Names that are left out at the end are unknown.
     """
 
     name: str
@@ -48,4 +49,4 @@ class NodeSpec:
     gpus: tuple[GpuSpec, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
-    rack: str = ""
+    domains: tuple[str, ...] = ()

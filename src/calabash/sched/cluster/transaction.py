@@ -6,17 +6,23 @@ which restores the arrays exactly.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from calabash.sched.cluster.columns import Bools, Ints
+from calabash.sched.cluster.domains import Domains
 from calabash.sched.cluster.shape import NodePlacement, Shape
 
 
 class Placer(Protocol):
     """Operations on the cluster that actions need: choosing, taking and releasing placements."""
+
+    def domains(self) -> Domains:
+        """Return the domains of the network to which the nodes belong."""
+        ...
 
     def choose(self, shape: Shape) -> NodePlacement | None:
         """Return the best placement for the shape, without taking it; None if it does not fit."""
@@ -24,6 +30,17 @@ class Placer(Protocol):
 
     def choose_on(self, shape: Shape, node: int) -> NodePlacement | None:
         """Return the best placement on one node, without taking it; None if the shape does not fit there."""
+        ...
+
+    def choose_among(self, shape: Shape, nodes: Sequence[int]) -> NodePlacement | None:
+        """Return the best placement on some nodes, without taking it; None if the shape fits on none of them."""
+        ...
+
+    def count(self, shape: Shape) -> tuple[Ints, bool]:
+        """Return for each node the number of requests of the shape that fit there, and True if the numbers are exact.
+
+        Numbers that are not exact are upper bounds.
+        """
         ...
 
     def place(self, shape: Shape, placement: NodePlacement) -> None:
@@ -79,14 +96,29 @@ class Placer(Protocol):
 class Transaction:
     """A ``Placer`` with a log: all changes since a mark can be rolled back.
 
+    Args:
+        rows_of: returns the rows of the nodes where placements of a group are, by the key of the group. Placements that
+            are restricted to the domain of a group need it.
+
     Attributes:
+        placer: chooses placements.
         changes: number of committed changes, by node.
     """
 
-    def __init__(self, placer: Placer) -> None:
+    def __init__(self, placer: Placer, rows_of: Callable[[Hashable], Sequence[int]] | None = None) -> None:
         self.placer = placer
+        self.rows_of = rows_of or _no_rows
         self.changes: dict[int, int] = {}
         self._log: list[tuple[bool, Shape, NodePlacement]] = []
+
+    @contextmanager
+    def choosing_with(self, placer: Placer) -> Iterator[None]:
+        """Choose placements with another placer of the same cluster within the context."""
+        before, self.placer = self.placer, placer
+        try:
+            yield
+        finally:
+            self.placer = before
 
     def mark(self) -> int:
         """Return the current position in the log, for ``rollback``."""
@@ -118,3 +150,8 @@ class Transaction:
         for _, _, placement in self._log:
             self.changes[placement.node] = self.changes.get(placement.node, 0) + 1
         self._log.clear()
+
+
+def _no_rows(key: Hashable) -> Sequence[int]:
+    del key
+    return ()

@@ -13,9 +13,10 @@ from dataclasses import replace
 from calabash.model.errors import Reason
 from calabash.model.messages import Message, Names, QueueName, RequestName, Text, joined, names
 from calabash.model.units import format_mib
-from calabash.sched.actions.plan import shapes_of
+from calabash.sched.actions.plan import has_topology, shapes_of
 from calabash.sched.amounts import Amount
 from calabash.sched.decisions import Explanation, Request
+from calabash.sched.explain.domains import short_of_domain
 from calabash.sched.explain.nodes import PASSING, explanation
 from calabash.sched.explain.verdicts import Verdicts
 from calabash.sched.queues.gang import Gang, start_group_of
@@ -96,7 +97,11 @@ class Explainer:
         summary: Text = verdict.summary
         blocking: tuple[str, ...] = ()
         held: tuple[Text, ...] = ()
-        if verdict.fitting and len(requests) > 1:
+        far = short_of_domain(state, requests) if has_topology(requests) and verdict.fitting else ""
+        if far:
+            reason, changes = Reason.TOPOLOGY, ()
+            summary = Message("{far}; {nodes}", far=far, nodes=summary)
+        elif verdict.fitting and len(requests) > 1:
             reason = Reason.NO_CAPACITY
             fitting = self._members_fitting(requests)
             tried = " (not all ways to place them together were tried)" if shapes_of(requests) in state.cut else ""

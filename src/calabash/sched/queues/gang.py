@@ -122,7 +122,7 @@ class StartGroup:
         """Return a key that is equal for start groups that can be started under the same conditions.
 
         Start groups of equal keys may still differ in their reservations and in the time of their last eviction. The key is
-        None for a start group of several members, which is equivalent to no other.
+        None for a start group of several members, or with a topology, which is equivalent to no other.
         """
         gang = self.gang
         if self._version == gang.version:
@@ -133,7 +133,9 @@ class StartGroup:
 def start_groups_of(gang: Gang) -> list[StartGroup]:
     """Return the waiting start groups of a gang, surplus members first. Cached until the gang changes."""
     if gang.start_groups is None:
-        waiting = sorted(gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, a.id))
+        waiting = sorted(
+            gang.waiting.values(), key=lambda a: (-a.priority, a.submitted_at_s, -1 if a.rank is None else a.rank, a.id)
+        )
         missing = gang.missing
         core, surplus = tuple(waiting[:missing]), waiting[missing:]
         gang.start_groups = [
@@ -152,8 +154,12 @@ def start_groups_of(gang: Gang) -> list[StartGroup]:
     return gang.start_groups
 
 
+def _start_order(request: Request) -> tuple[int, float, int, str]:
+    return (-request.priority, request.submitted_at_s, -1 if request.rank is None else request.rank, request.id)
+
+
 def _equivalence_key(gang: Gang, requests: tuple[Request, ...], missing: int) -> EquivalenceKey | None:
-    if len(requests) > 1 or missing > 1 or gang.incomplete:
+    if len(requests) > 1 or missing > 1 or gang.incomplete or requests[0].topology is not None:
         return None
     return (gang.queue, requests[0].priority, requests[0].shape, missing)
 
