@@ -21,7 +21,7 @@ class Member:
     Args:
         gang: the gang.
         role: name of the role; "" if the pod has no label that names one.
-        copy: number of the gang among the gangs of its owner; "" if the owner has one.
+        copy: number of the gang among the gangs of its owner; "" if objects of the kind form one gang each.
         index: number of the pod within its role, as its label has it; "" if it has none.
     """
 
@@ -48,21 +48,20 @@ def kind_of(manifest: Any) -> tuple[str, str, str]:
 def gang_owner(table: Mapping[str, GangOwner], owners: Sequence[Any]) -> tuple[GangOwner, Any] | None:
     """Return the object whose pods are one gang, and its entry; None if there is none.
 
-    It is the last object of the chain that forms a gang. An object that delegates to another one of the chain does not
-    count, because the other one has the counts as its controller reads them.
+    It is the last object of the chain that forms a gang. An object that delegates does not count, because the object
+    that it creates has the counts as its controller reads them. A pod that it creates itself is no member: the one that
+    submits a RayJob starts when the others run.
 
     Args:
         table: the table, by ``GangOwner.key``.
         owners: manifests of the controllers of a pod, the pod's own controller first, at most LEVELS_MAX.
     """
     found: tuple[GangOwner, Any] | None = None
-    seen: set[str] = set()
     for manifest in owners[:LEVELS_MAX]:
         owner = entry_of(table, manifest)
-        if owner is None or owner.named_by is not None or without_gang(owner, manifest):
+        if owner is None or owner.named_by is not None or owner.delegates_to:
             continue
-        seen.add(owner.key)
-        if owner.delegates_to not in seen:
+        if not without_gang(owner, manifest):
             found = (owner, manifest)
     return found
 

@@ -190,8 +190,8 @@ class GangOwner(_Entry, frozen=True, kw_only=True):
         group, kind, plural, versions: the kind, and the versions whose fields are known, the preferred one first.
         makes: objects of the kind that form gangs.
         requires: fields without which the object forms no gang.
-        delegates_to: kind of an object that the controller creates from this one and that has the counts. An object of
-            that kind counts, if it is an owner of the pod too.
+        delegates_to: kind of an object that the controller creates from this one and that has the counts. Only pods that
+            an object of that kind owns too are members.
         copies: path of the number of gangs; 1 if it is absent.
         gang_per_role: True if every role is a gang of its own.
         roles: the roles.

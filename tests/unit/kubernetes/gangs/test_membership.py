@@ -156,7 +156,12 @@ def chosen(*owners: Json) -> str:
 
 def test_jobset_counts_between_its_jobs_and_the_train_job_that_delegates_to_it() -> None:
     assert chosen(JOB_OF_SET, SET, TRAIN_JOB) == "JobSet"
-    assert chosen(JOB_OF_SET, TRAIN_JOB) == "TrainJob"
+
+
+def test_pod_of_an_object_that_delegates_is_no_member_without_the_delegate() -> None:
+    later = {**SET, "apiVersion": "jobset.x-k8s.io/v9"}
+    assert chosen(JOB_OF_SET, TRAIN_JOB) == ""
+    assert chosen(JOB_OF_SET, later, TRAIN_JOB) == ""
 
 
 def test_job_counts_only_with_the_annotation_and_not_if_a_jobset_owns_it() -> None:
