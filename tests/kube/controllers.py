@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,7 +37,7 @@ _CERTIFICATES = "k8s-webhook-server/serving-certs"  # in /tmp, where controller-
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """How a controller is started.
+    """Arguments, settings and certificates with which a controller is started.
 
     Args:
         words: its arguments, from the ports of its webhooks and of its probes.
@@ -107,7 +108,7 @@ class Controllers:
         for name in self._names:
             self._start(name)
         for name in self._names:
-            self._cluster.wait_for(lambda name=name: self._ready(name), f"the controller {name}")
+            self._cluster.wait_for(partial(self._ready, name), f"the controller {name}")
         return self
 
     def __exit__(

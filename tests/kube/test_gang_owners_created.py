@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +81,20 @@ class World:
     def create(self, manifest: Manifest) -> None:
         self.api.create("/api/v1/namespaces", {"metadata": {"name": manifest.name}})
         for body in manifest.objects:
-            path = f"/apis/{body['apiVersion']}/namespaces/{manifest.name}/{PLURALS[body['kind']]}"
-            self.cluster.wait_for(lambda path=path, body=body: self._created(path, body), f"object of {manifest.name}")
+            self.create_object(manifest.name, body)
 
-    def _created(self, path: str, body: Json) -> bool:
+    def create_object(self, namespace: str, body: Json) -> Json:
+        """Create an object and return it as the API server has it."""
+        path = f"/apis/{body['apiVersion']}/namespaces/{namespace}/{PLURALS[body['kind']]}"
+        return self.cluster.wait_for(partial(self._created, path, body), f"{body['kind']} in {namespace}")
+
+    def _created(self, path: str, body: Json) -> Json:
         try:
-            self.api.create(path, body)
+            return self.api.create(path, body)
         except RefusedError as refused:
             if refused.status >= 500:  # a webhook of a controller that has just been started
-                return False
+                return {}
             raise
-        return True
 
     def members(self, manifest: Manifest) -> list[tuple[Json, tuple[GangOwner, Json]]]:
         """Return the pods that belong to a gang owner, with its entry and manifest, when all have been created."""

@@ -53,7 +53,8 @@ _MPI = GangOwner(
     ),
     minimum=("spec.runPolicy.schedulingPolicy.minAvailable",),
     order=OrderRule(path="spec.launcherCreationPolicy", values=("WaitForWorkersReady",), late=("launcher",)),
-    role_labels=("training.kubeflow.org/job-role", "training.kubeflow.org/replica-type"),
+    # The training operator's launcher has the job role "master".
+    role_labels=("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role"),
     index_labels=(_KUBEFLOW_INDEX,),
 )
 _TRAIN_JOB = GangOwner(

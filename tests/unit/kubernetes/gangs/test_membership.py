@@ -158,6 +158,21 @@ def test_jobset_counts_between_its_jobs_and_the_train_job_that_delegates_to_it()
     assert chosen(JOB_OF_SET, SET, TRAIN_JOB) == "JobSet"
 
 
+@pytest.mark.parametrize(
+    ("version", "labels"),
+    [
+        ("v1", {"training.kubeflow.org/replica-type": "launcher", "training.kubeflow.org/job-role": "master"}),
+        ("v2beta1", {"training.kubeflow.org/job-role": "launcher"}),
+    ],
+)
+def test_launcher_of_both_mpi_controllers_has_its_role(version: str, labels: dict[str, str]) -> None:
+    specs = {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2}}
+    manifest = owner_of(f"kubeflow.org/{version}", "MPIJob", "pi", mpiReplicaSpecs=specs)
+    owner = entry_of(TABLE, manifest)
+    assert owner is not None
+    assert member_of(owner, manifest, {"metadata": {"labels": labels}}).role == "launcher"
+
+
 def test_pod_of_an_object_that_delegates_is_no_member_without_the_delegate() -> None:
     later = {**SET, "apiVersion": "jobset.x-k8s.io/v9"}
     assert chosen(JOB_OF_SET, TRAIN_JOB) == ""
