@@ -30,6 +30,7 @@ BENCHES = (
     "operate",
     "decisions",
     "queues",
+    "topology",
     "cliffs",
     "kube",
     "kube_endures",

@@ -3,10 +3,10 @@
 Theory of operation. For each node, the members that fit there are counted with the fit that places them later
 (``Placer.count``), and the counts are summed over the domains of each level. The search begins at the preferred level, or at
 the nodes if none is preferred, and goes outwards level by level to the required level, or to the whole cluster. On each level
-it takes the domain that holds all members and needs the fewest domains of the level below for them; of equal ones, the fullest:
-that in which the fewest members fit. Within the domain, the largest of its domains are filled first, as long as none of them
-holds the rest; the rest goes to the one that needs the fewest domains below, then to the fullest. This is repeated down to the
-nodes. So the number of domains of the level below is the smallest possible, and large domains stay free for large gangs.
+it takes the domain that holds all members and needs the fewest domains of the level below for them, then the fewest of the
+innermost named level; of equal ones, the fullest: that in which the fewest members fit. Within the domain, the members are
+divided level by level (``domain_shares.shares``): the largest domains are filled first, as long as none of them holds the rest.
+So the number of domains of the level below is the smallest possible, and large domains stay free for large gangs.
 
 Slices are counted as units: the members that fit in a domain of the slice level, divided by the size of a slice.
 

@@ -51,19 +51,19 @@ class Capacity:
         sizes = self.members(level)[domains]
         return sizes - sizes % self.slice_size if level == self.slice_level else sizes
 
-    def parts(self, level: int, candidates: Ints, count: int) -> Ints:
-        """Return for some domains of a level the smallest number of domains of the next level that hold ``count`` members.
+    def parts(self, level: int, candidates: Ints, count: int, below: int) -> Ints:
+        """Return for some domains of a level the smallest number of domains of a level below that hold ``count`` members.
 
-        The number is 0 for the level of nodes.
+        Args:
+            candidates: domains that hold ``count`` members.
+            below: the level below.
         """
-        if level == self.domains.last_level:
-            return np.zeros(len(candidates), np.int64)
-        children = self.domains.children[level]
-        first, last = children[candidates], children[candidates + 1]
+        first = np.searchsorted(self.domains.first[below], self.domains.first[level][candidates])
+        last = np.searchsorted(self.domains.first[below], self.domains.last[level][candidates])
         owner = np.repeat(np.arange(len(candidates)), last - first)
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(last - first)))
         index = np.arange(len(owner)) - starts[owner] + first[owner]
-        sizes = self.usable(level + 1, index)
+        sizes = self.usable(below, index)
         sizes = sizes[np.lexsort((-sizes, owner))]
         total = np.cumsum(sizes)
         before = np.concatenate((np.zeros(1, np.int64), total))[starts[:-1]]
@@ -73,32 +73,45 @@ class Capacity:
     def best(self, level: int, candidates: Ints, count: int) -> int:
         """Return the one of some domains of a level that is best for ``count`` members, which each of them holds.
 
-        It needs the fewest domains of the next level, then it is the fullest, then the first.
+        It needs the fewest domains of the next level, then of the innermost named level; then it is the fullest, then
+        the first.
         """
         if len(candidates) == 1:
             return int(candidates[0])
-        parts = self.parts(level, candidates, count)
-        return int(candidates[np.lexsort((candidates, self.members(level)[candidates], parts))[0]])
+        named = self.domains.last_level - 1
+        keys = [candidates, self.members(level)[candidates]]
+        if level < named and (not self.slice_level or named <= self.slice_level):
+            keys.append(self.parts(level, candidates, count, named))
+        if level < self.domains.last_level:
+            keys.append(self.parts(level, candidates, count, level + 1))
+        return int(candidates[np.lexsort(keys)[0]])
 
 
 def shares(capacity: Capacity, level: int, domain: int, count: int) -> Iterator[tuple[int, int]]:
     """Divide ``count`` members among the nodes of a domain that holds them.
 
+    On each level, the domains inside the chosen ones of the level above are filled, the largest first, until one of them
+    holds the rest. Below the slice level, each domain is divided on its own, so that it has whole slices.
+
     Yields the index of each node in path order with its number of members.
     """
     domains = capacity.domains
-    if level == domains.last_level:
-        yield domain, count
-        return
-    children = np.arange(domains.children[level][domain], domains.children[level][domain + 1])
-    sizes = capacity.usable(level + 1, children)
-    order = np.argsort(-sizes, kind="stable")
-    filled = int(np.searchsorted(np.cumsum(sizes[order]), count))  # so many are filled, and one more takes the rest
-    rest = count
-    for index in order[:filled].tolist():
-        size = int(sizes[index])
-        rest -= size
-        yield from shares(capacity, level + 1, int(children[index]), size)
-    left = order[filled:]
-    sufficient = np.sort(children[left[sizes[left] >= rest]])
-    yield from shares(capacity, level + 1, capacity.best(level + 1, sufficient, rest), rest)
+    chosen, amounts = np.array([domain]), np.array([count])
+    while level < domains.last_level:
+        if level == capacity.slice_level and len(chosen) > 1:
+            for one, amount in zip(chosen.tolist(), amounts.tolist(), strict=True):
+                yield from shares(capacity, level, one, amount)
+            return
+        children = domains.children[level]
+        inside = np.concatenate([np.arange(children[one], children[one + 1]) for one in chosen.tolist()])
+        level += 1
+        sizes = capacity.usable(level, inside)
+        order = np.argsort(-sizes, kind="stable")
+        total = np.cumsum(sizes[order])
+        filled = int(np.searchsorted(total, count))  # so many are filled, and one more takes the rest
+        rest = count - (int(total[filled - 1]) if filled else 0)
+        left = order[filled:]
+        sufficient = np.sort(inside[left[sizes[left] >= rest]])
+        chosen = np.append(inside[order[:filled]], capacity.best(level, sufficient, rest))
+        amounts = np.append(sizes[order[:filled]], rest)
+    yield from zip(chosen.tolist(), amounts.tolist(), strict=True)

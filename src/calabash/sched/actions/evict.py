@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from calabash.sched.actions.backfill import HeldNodes
+from calabash.sched.actions.domain_eviction import cheapest_domain
 from calabash.sched.actions.estimate import estimated_end_s
 from calabash.sched.actions.packing import place_together
 from calabash.sched.actions.plan import PackingKey, Plan, has_topology, shapes_of
@@ -19,7 +20,7 @@ from calabash.sched.actions.unit_pool import UnitPool
 from calabash.sched.actions.victim_search import find_victims
 from calabash.sched.actions.victims import EvictionRight, VictimRules, is_borrow_paused
 from calabash.sched.amounts import Amount, total
-from calabash.sched.cluster.columns import Bools
+from calabash.sched.cluster.columns import Bools, Rows
 from calabash.sched.decisions import GangKey, Request
 from calabash.sched.queues.gang import Gang, Unit
 from calabash.sched.queues.reservation import Reservation
@@ -108,7 +109,7 @@ class Eviction:
             need: charge of the requests.
         """
         options = self._state.options
-        if not (options.reclaim or options.preempt or options.reclaim_fair_share) or has_topology(requests):
+        if not (options.reclaim or options.preempt or options.reclaim_fair_share):
             return None
         priority = requests[0].priority if len(requests) == 1 else max(r.priority for r in requests)
         requester = (gang.queue, priority)
@@ -180,21 +181,37 @@ class Eviction:
     def _fewest(
         self, pool: VictimPool, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
     ) -> Plan | None:
-        def search() -> Plan | None:
+        def search_in(units: UnitPool) -> Plan | None:
             return find_victims(
                 self._state.transaction,
                 requests,
-                pool.pool,
+                units,
                 budgets=pool.budgets,
                 asked=need,
                 ratio_max=pool.ratio_max,
-                state=self._trial_key(requests, pool.ratio_max),
+                state=None if near else self._trial_key(requests, pool.ratio_max),
             )
+
+        def search() -> Plan | None:
+            if not near:
+                return search_in(pool.pool)
+            return cheapest_domain(
+                self._state.transaction, requests, pool.pool, lambda rows: self._on_rows(pool.pool, rows), search_in
+            )
+
+        near = has_topology(requests)
 
         if not pool.in_quota:
             return search()
         with self._held.released(keep):
             return search()
+
+    def _on_rows(self, pool: UnitPool, rows: Rows) -> UnitPool:
+        """Return a pool of those units of a pool that have members on some nodes."""
+        cluster = self._state.cluster
+        narrow = UnitPool(self._rules.table, cluster.node_count, cluster.width, self._rules.unit)
+        narrow.select(pool.rows_on(rows), self._rules.marks())
+        return narrow
 
     def _trial_key(self, requests: Sequence[Request], ratio_max: float) -> Hashable | None:
         """Return a key under which the results of trial evictions are cached.

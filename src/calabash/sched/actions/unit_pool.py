@@ -135,6 +135,14 @@ class UnitPool:
             found = self._on[node] = self._in_order(np.unique(rows[self._chosen[rows]]))
         return found
 
+    def rows_on(self, nodes: Ints) -> Bools:
+        """Return a mask of the rows of the table whose units are selected and have members on some nodes."""
+        table, wanted = self.table, np.zeros(self._nodes, np.bool_)
+        wanted[nodes] = True
+        mask = np.zeros(len(self._all), np.bool_)
+        mask[table.use_row[: table.uses][wanted[table.use_node[: table.uses]]]] = True
+        return mask & self._all
+
     def surplus(self, gang: GangKey) -> Sequence[Unit]:
         """Return the selected surplus units of a gang in eviction order."""
         found = self._surplus.get(gang)
