@@ -235,7 +235,7 @@ class History:
             did = self.cycle()
             acted += did
             if self.options.half_life_s and not did:
-                return acted  # with past use a cycle is due each second in any case
+                return acted  # with past use a cycle is due in each period in any case
         raise ViolationError("loop", f"after {SETTLE_MAX} cycles without an event another one is due")
 
     def run(self, cycles: int) -> int:

@@ -273,7 +273,12 @@ class WhyReply(Reply, kw_only=True, frozen=True):
 
 
 class QueueView(Reply, kw_only=True, frozen=True):
-    """Queue. Amounts are devices. ``users`` and ``groups`` may use it. ``deserved``: former name of ``guarantee``."""
+    """Queue. Amounts are devices. ``users`` and ``groups`` may use it. ``deserved``: former name of ``guarantee``.
+
+    ``fair_share``: what the queue may have now, by guarantee and weight. If past use counts, ``half_life_s`` is greater than 0,
+    ``past_use_device_s`` is the use above the guarantee of which older use counts less, and ``effective_weight`` is the
+    weight after the correction by it.
+    """
 
     name: str
     parent: str
@@ -285,6 +290,10 @@ class QueueView(Reply, kw_only=True, frozen=True):
     pending: float
     users: list[str]
     groups: list[str]
+    fair_share: float | None = None
+    half_life_s: float = 0.0
+    past_use_device_s: float = 0.0
+    effective_weight: float | None = None
 
 
 class QueueList(Reply, kw_only=True, frozen=True):

@@ -171,6 +171,24 @@ QUEUE_ALLOCATED = _queue(
 QUEUE_PENDING = _queue(
     "pending_devices", "Devices for which requests wait in the queue itself, without its child queues."
 )
+QUEUE_FAIR_SHARE = _queue(
+    "fair_share_devices",
+    "Devices that the queue and its child queues may have now by guarantee and weight, at most what they ask for. A bound: not"
+    " to be added.",
+)
+QUEUE_PAST_USE = MetricSpec(
+    name="calabash_queue_past_use_device_seconds",
+    help="Use of the queue and its child queues above the guarantee, of which older use counts less; 0 without a half-life.",
+    scope=Scope.QUEUE,
+    labels=QUEUE,
+    unit="seconds",
+)
+QUEUE_EFFECTIVE_WEIGHT = MetricSpec(
+    name="calabash_queue_effective_weight",
+    help="Weight of the queue after the correction by past use, if all its siblings asked for devices.",
+    scope=Scope.QUEUE,
+    labels=QUEUE,
+)
 QUEUE_LONGEST_WAIT = MetricSpec(
     name="calabash_queue_longest_wait_seconds",
     help="Age of the oldest request that waits in the queue itself, not in a child queue; 0 while none waits.",

@@ -33,6 +33,10 @@ def queue_families(reading: PoolReading) -> Iterator[Family]:
     yield family(c.QUEUE_LIMIT, [(key, math.inf if q.limit is None else q.limit) for key, q in queues])
     yield family(c.QUEUE_ALLOCATED, [(key, allocated[q.name]) for key, q in queues])
     yield family(c.QUEUE_PENDING, [(key, pending[q.name]) for key, q in queues])
+    yield family(c.QUEUE_FAIR_SHARE, [(key, q.fair_share or 0.0) for key, q in queues])
+    yield family(c.QUEUE_PAST_USE, [(key, q.past_use_device_s) for key, q in queues])
+    weights = [(key, q.weight if q.effective_weight is None else q.effective_weight) for key, q in queues]
+    yield family(c.QUEUE_EFFECTIVE_WEIGHT, weights)
     yield family(c.QUEUE_LONGEST_WAIT, [(key, waits.get(q.name, 0.0)) for key, q in queues])
     waited = family(c.QUEUE_WAIT, [])
     waited.histograms = _wait_times(reading, tree.leaves())

@@ -263,12 +263,13 @@ def _start_over_use_watch(pool: Pool, stack: ExitStack) -> None:
 
 
 def _end_overdue(pool: Pool) -> None:
-    """End standing allocations that were not renewed in time, and take ports from servers that have not renewed them.
+    """Do what is due: end standing allocations and take ports that were not renewed in time, and store the past use of queues.
 
     A standing allocation has no program on this machine.
     """
     pool.standing.end_overdue()
     pool.ports.places.end_overdue()
+    pool.past_use.save_if_due()
 
 
 def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleListener:

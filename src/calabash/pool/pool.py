@@ -32,6 +32,7 @@ from calabash.pool.kept_allocations import StandingAllocations
 from calabash.pool.networks.fabric import FabricHolds
 from calabash.pool.networks.ports import TenantPorts
 from calabash.pool.overuse.watcher import OverUseWatch
+from calabash.pool.past_use import PastUseKeeper
 from calabash.pool.queues import Queues
 from calabash.pool.requests.entry import EntryBounds
 from calabash.pool.requests.explanations import Explanations
@@ -50,6 +51,7 @@ class Pool:
     changes: TenancyChanges
     owners: AllocationOwners
     queues: Queues
+    past_use: PastUseKeeper
     billing: Billing
     binder: Binder
     explanations: Explanations

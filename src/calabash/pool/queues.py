@@ -58,15 +58,19 @@ class Queues:
         return self._queues.get(name) or QueueRecord(name=name)
 
     def shown(self, binder: Binder, seen: Callable[[QueueRecord], bool]) -> list[replies.QueueView]:
-        """Return the visible queues with the allocated and waiting amounts in devices.
+        """Return the visible queues with the allocated and waiting amounts in devices, and their past use.
 
         Args:
             seen: returns True if a queue is visible.
         """
         known = {DEFAULT_QUEUE: QueueRecord(name=DEFAULT_QUEUE), **self._all(self._people())}
+        past = binder.past_use()
         with binder.reading() as scheduler:
             tree = scheduler.scheduler.tree
             amounts = {name: (tree.used(name).gpu_milli, tree.waiting(name).gpu_milli) for name in known}
+            fair = {name: tree.fair(name)[0] for name in known}
+            half_life_s = tree.half_life_s
+            weights = {name: tree.effective_weight(name) for name in known} if half_life_s > 0 else {}
         return [
             replies.QueueView(
                 name=q.name,
@@ -79,6 +83,10 @@ class Queues:
                 pending=amounts[q.name][1] / 1000,
                 users=list(q.users),
                 groups=list(q.groups),
+                fair_share=round(fair[q.name] / 1000, 3),
+                half_life_s=half_life_s,
+                past_use_device_s=round(past.get(q.name, 0.0), 3),
+                effective_weight=round(weights[q.name], 4) if weights else None,
             )
             for _, q in sorted(known.items())
             if seen(q)

@@ -18,6 +18,7 @@ from calabash.platform.home.directory import SETTINGS_FILE
 from calabash.platform.home.limits import Limits, RetentionSettings
 from calabash.platform.notifications.settings import NotificationSettings
 from calabash.pool.overuse.policy import OverUseAnswer, OverUsePolicy
+from calabash.sched import parse_half_life_s
 
 
 class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -97,6 +98,21 @@ class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     run: bool = False
 
 
+class QueueTreeSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Settings of the queue tree.
+
+    Args:
+        half_life: half-life of past use, for example ``"7d"``, from ``"1m"`` to ``"366d"``; ``"0"``: past use does not
+            count. A queue that borrowed more than its weight entitled it to comes after its siblings until that is past.
+    """
+
+    half_life: str = "0"
+
+    def half_life_s(self) -> float:
+        """Return the half-life in seconds. Raises CalabashError if it is invalid."""
+        return parse_half_life_s(self.half_life)
+
+
 class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Consequences of an exceeded budget or limit, and of an idle slice.
 
@@ -143,6 +159,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     workers: Workers = Workers()
     console: ConsoleSettings = ConsoleSettings()
     jobs: JobSettings = JobSettings()
+    queues: QueueTreeSettings = QueueTreeSettings()
     notifications: NotificationSettings = NotificationSettings()
     over_use: OverUseSettings = OverUseSettings()
     fabric: FabricHoldSettings = FabricHoldSettings()
@@ -157,9 +174,15 @@ def read_settings(home: Path) -> Settings:
     """Return the settings of the pool with this home directory. Raises BAD_FILE, which names the line or the field."""
     path = home / SETTINGS_FILE
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=Settings)
+        settings = msgspec.toml.decode(path.read_bytes(), type=Settings)
+        settings.queues.half_life_s()
+        return settings
     except FileNotFoundError:
         return Settings()
+    except CalabashError as error:
+        raise CalabashError(
+            f"{path} is not understood: [queues] {error.message}", reason=Reason.BAD_FILE, hint=error.hint
+        ) from None
     except (OSError, ValueError, msgspec.ValidationError) as error:
         raise CalabashError(
             f"{path} is not understood: {error}",

@@ -28,6 +28,7 @@ from calabash.pool.networks.listening_ports import PlaceJournal, ServerPlaces
 from calabash.pool.networks.ports import TenantPorts
 from calabash.pool.notice_sources import over_use_notifier, waiting_long
 from calabash.pool.overuse.watcher import OverUseWatch
+from calabash.pool.past_use import PastUseKeeper
 from calabash.pool.pool import Pool
 from calabash.pool.queues import Queues
 from calabash.pool.requests.entry import EntryBounds
@@ -67,7 +68,12 @@ def build_pool(
     queues = Queues(store, directory.people)
     fabric = FabricHolds(agent.records, hold=settings.fabric.hold)
     limit = CycleLimit(clock=time.thread_time)
-    binder = Binder(agent=agent, queues=queues.specs, clock=clock, limit=limit, granting=fabric.granting)
+    half_life_s = settings.queues.half_life_s()
+    binder = Binder(
+        agent=agent, queues=queues.specs, clock=clock, limit=limit, half_life_s=half_life_s, granting=fabric.granting
+    )
+    past_use = PastUseKeeper(binder, store, clock, half_life_s=half_life_s)
+    stack.callback(past_use.save)
     agent.subscribe(binder.room_may_have_appeared)
     tenancy = TenancyStore(
         store.tenancy, directory=directory, prepare=lambda people: queues.with_tenants(binder, people)
@@ -104,6 +110,7 @@ def build_pool(
         ),
         owners=AllocationOwners(store.allocation),
         queues=queues,
+        past_use=past_use,
         billing=billing,
         binder=binder,
         explanations=Explanations(binder=binder, agent=agent, store=store),

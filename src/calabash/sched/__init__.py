@@ -33,6 +33,7 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Cause, Decision, Defer, Evict, Explanation, Move, Options, Request, Running
 from calabash.sched.explain.nodes import MODELS_DIFFER, OTHER_MODEL
 from calabash.sched.queues.hierarchy import queue_levels, queue_too_deep
+from calabash.sched.queues.past_use import parse_half_life_s
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
@@ -72,6 +73,7 @@ __all__ = [
     "Shape",
     "Snapshot",
     "Topology",
+    "parse_half_life_s",
     "queue_levels",
     "queue_too_deep",
     "relabel",

@@ -58,6 +58,7 @@ class CycleMemory:
         return (
             state.version,
             state.registry.version,
+            state.tree.past_use.version,
             state.moves_left,
             tuple(state.cluster.mig_coming),
             dict(state.passed),
@@ -115,7 +116,7 @@ class CycleMemory:
         state = self._state
         # Each cycle computes a new start for a reservation whose start has passed.
         overdue = any(reservation.start_s <= state.now_s for reservation in state.reservations)
-        volatile = state.options.half_life_s > 0 or state.placer.engine.scorer.random_ties or overdue
+        volatile = state.placer.engine.scorer.random_ties or overdue
         if self._before is not None and not volatile:
             now, before = self._inputs(), self._before
             self._known = (*(now if self._changed_reservations_only(before, now) else before), state.cluster.position)
@@ -133,6 +134,8 @@ class CycleMemory:
         state, options = self._state, self._state.options
         if not state.registry.queued:
             return
+        if options.half_life_s > 0:
+            yield state.tree.past_use.next_period_s()
         yield from self._change_times_of_reservations(since_s)
         may_reserve = bool(state.reservations) and len(state.reservations) < options.reservations
         waiting: list[Request] = []

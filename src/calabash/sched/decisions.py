@@ -115,6 +115,7 @@ class Explanation:
         blocked_by: IDs of the requests for which suitable devices are reserved.
         reserved: one line for each of these reservations, with its requests and its end.
         estimated_start_s: start of the request's own reservation on the caller's clock; None without a reservation.
+        past_use: which other queue comes first because this one used more in the past; "" if none does.
     """
 
     reason: Reason
@@ -124,6 +125,7 @@ class Explanation:
     blocked_by: tuple[str, ...] = ()
     reserved: tuple[Text, ...] = ()
     estimated_start_s: float | None = None
+    past_use: Text = ""
 
     def with_models(self, display: Callable[[ModelName], str]) -> Explanation:
         """Return the explanation with the names of device models in its texts replaced by ``display``."""

@@ -211,6 +211,23 @@ class Scheduler:
         self.tree.replace(specs)
         self.state.freed()
 
+    # ---- past use -------------------------------------------------------------------------------------------------
+
+    def count_use(self, now_s: float) -> None:
+        """Count the use until now as past use. Call it before each event that ends or starts a request.
+
+        Does nothing without a half-life. Unlike ``advance``, it does not set the time of decisions.
+        """
+        self.tree.advance(now_s)
+
+    def restore_past_use(self, past: Mapping[str, float], at_s: float) -> None:
+        """Set the past use of queues in device-seconds as it was at ``at_s``. Call it once the running requests are adopted.
+
+        What runs is counted from ``at_s`` on.
+        """
+        self.tree.restore_past(past, at_s)
+        self.state.freed()
+
     # ---- decisions ------------------------------------------------------------------------------------------------
 
     def advance(self, now_s: float) -> None:

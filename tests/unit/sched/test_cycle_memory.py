@@ -54,7 +54,7 @@ def made(rng: random.Random, memory: type[CycleMemory]) -> Scheduler:
         QueueSpec(name="c", over_quota_weight=2.0),
     ]
     options = Options(
-        half_life_s=rng.choice((0.0, 0.0, 0.0, 100.0)),
+        half_life_s=rng.choice((0.0, 0.0, 100.0, 50_000.0)),
         min_run_time_s=rng.choice((0.0, 20.0)),
         reclaim_fair_share=rng.random() < 0.7,
         reservations=rng.choice((0, 0, 1, 2)),
@@ -306,6 +306,7 @@ CASES = {
         change=lambda s: s.state.vacate(ONE, PLACE),
         decided="Bind",
     ),
+    "Scheduler.restore_past_use": Case(world=half_full, change=lambda s: s.restore_past_use({"q": 9.0}, 1.0)),
     "SchedulerState.freed": Case(world=half_full, change=lambda s: s.state.freed()),
     "SchedulerState.changed": Case(world=half_full, change=lambda s: s.state.changed()),
     "SchedulerState.count_capacity": Case(world=half_full, change=lambda s: s.state.count_capacity([0])),
@@ -318,7 +319,7 @@ CASES = {
     "SchedulerState.remove": Case(world=half_full, change=lambda s: s.state.remove("r"), decided="Bind"),
 }
 # Methods that change no input of a cycle, or are tested elsewhere.
-READERS = {"cycle", "advance", "wake_at_s", "explain", "snapshot", "need"}
+READERS = {"cycle", "advance", "count_use", "wake_at_s", "explain", "snapshot", "need"}
 
 
 def settled(scheduler: Scheduler, runs: list[int], at_s: float) -> None:
@@ -572,14 +573,23 @@ def test_cycle_after_one_that_failed_is_not_skipped(runs: list[int], monkeypatch
     assert len(runs) == before + 1
 
 
-@pytest.mark.parametrize("policy", ["random", "pgb-online"])
-def test_no_cycle_is_skipped_with_past_use_or_random_policies(policy: str, runs: list[int]) -> None:
-    options = Options(reservations=0, half_life_s=0.0 if policy == "random" else 60.0)
-    scheduler = Scheduler([node("a", 1)], [QueueSpec(name="q")], policy=policy, options=options)
+def test_no_cycle_is_skipped_with_random_policies(runs: list[int]) -> None:
+    scheduler = Scheduler([node("a", 1)], [QueueSpec(name="q")], policy="random", options=Options(reservations=0))
     scheduler.submit(ask("x", 2))
     for at_s in range(5):
         scheduler.cycle(float(at_s))
     assert len(runs) == 5
+
+
+def test_with_past_use_cycles_are_skipped_until_the_next_period(runs: list[int]) -> None:
+    scheduler = half_full(half_life_s=10 * 1024.0)
+    settled(scheduler, runs, 1.0)
+    assert scheduler.wake_at_s() == 10.0
+    before = len(runs)
+    scheduler.cycle(9.9)
+    assert len(runs) == before
+    scheduler.cycle(10.0)
+    assert len(runs) == before + 1
 
 
 def test_cycle_is_not_skipped_after_the_longest_age_of_the_memory(runs: list[int]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -75,6 +75,7 @@ class Binder:
         queues: returns the current queue tree; called again when the scheduler is rebuilt.
         window: most requests of one user and queue that are in the queue order at a time.
         limit: time limit of one scheduler cycle; None: unlimited.
+        half_life_s: half-life of past use in fair shares; 0: past use does not count.
         granting: returns a context in which the grant of a record is made; if the context raises, the grant fails.
     """
 
@@ -86,6 +87,7 @@ class Binder:
         clock: Clock,
         window: int = WINDOW,
         limit: CycleLimit | None = None,
+        half_life_s: float = 0.0,
         granting: Granting = lambda _: nullcontext(),
     ) -> None:
         self._granting = granting
@@ -103,7 +105,7 @@ class Binder:
             _read_devices(agent)[0],
             agent.records(),
             queues=queues,
-            options=OPTIONS,
+            options=replace(OPTIONS, half_life_s=half_life_s),
             clock=clock,
             limit=limit,
         )
@@ -221,6 +223,18 @@ class Binder:
         """Return a context that holds the lock, so that the scheduler can be read and does not change."""
         with self._lock:
             yield self._tracker.scheduler
+
+    def past_use(self) -> dict[str, float]:
+        """Return the past use of all queues until now, in device-seconds."""
+        with self._lock:
+            self._tracker.count_use()
+            return dict(self._tracker.scheduler.scheduler.tree.past())
+
+    def restore_past_use(self, past: Mapping[str, float], ago_s: float) -> None:
+        """Set the past use that the queues had ``ago_s`` seconds ago. The allocations that are held now count from then on."""
+        with self._lock:
+            self._tracker.scheduler.scheduler.restore_past_use(past, self._tracker.now_s() - ago_s)
+            self._tracker.count_use()
 
     # -- inside ------------------------------------------------------------------------------------------------
 

@@ -58,9 +58,14 @@ class Tracker:
         self._submitted: dict[AllocationId, tuple[WaitingRequest, float]] = {}
         self._newcomers: dict[AllocationId, None] = {}  # submitted since the last decision
         self.scheduler = self._build(devices, held)
+        self.scheduler.scheduler.restore_past_use({}, self.now_s())
 
     def now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
+
+    def count_use(self) -> None:
+        """Count the use of the queues until now as past use; called before the use of a queue changes."""
+        self.scheduler.scheduler.count_use(self.now_s())
 
     def submit(self, waiting: WaitingRequest, *, since_s: float | None = None) -> None:
         """Add a request to the queue order. Its age counts from ``since_s`` on the monotonic clock; None: from now.
@@ -82,16 +87,19 @@ class Tracker:
         self._submitted.pop(allocation, None)
         self._newcomers.pop(allocation, None)
         self._running.discard(allocation)
+        self.count_use()
         self.scheduler.finished(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
         """Release the devices of a request that could not be granted. The request waits again and keeps its age."""
+        self.count_use()
         self.scheduler.unbind(allocation)
 
     def set_running(self, record: AllocationRecord) -> None:
         """Note that a request was granted, so that the scheduler counts its devices as held."""
         self._submitted.pop(record.id, None)
         if not self.scheduler.runs(record.id):  # the scheduler was rebuilt during the grant
+            self.count_use()
             self.scheduler.finished(record.id)
             self._adopt(self.scheduler, record)
         self._running.add(record.id)
@@ -120,7 +128,10 @@ class Tracker:
         """
         known = {d.uuid: d for d in self.scheduler.devices}
         if any(_figures(known.get(d.uuid)) != _figures(d) for d in devices):
+            self.count_use()
+            past = dict(self.scheduler.scheduler.tree.past())
             self.scheduler = self._build(devices, held())  # a device lost at the pool's start is back
+            self.scheduler.scheduler.restore_past_use(past, self.now_s())
             return False
         for device in devices:
             if known[device.uuid].mig_instances != device.mig_instances:
@@ -129,6 +140,7 @@ class Tracker:
                 self.scheduler.set_health(device.uuid, device.health)
                 self._health[device.uuid] = device.health
         if self._running:
+            self.count_use()
             for allocation in self._running - {r.id for r in held()}:
                 self._running.discard(allocation)
                 self.scheduler.finished(allocation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from calabash.api import endpoints
 from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
+from calabash.model.units import exact_duration
 
 
 def gpus(name: str, *, title: str = "", wide: bool = False) -> Column:
@@ -34,6 +36,29 @@ COLUMNS = (
     Column(title="GROUPS", text=lambda r: dash(",".join(r["groups"]))),
 )
 
+PAST_COLUMNS = (
+    gpus("fair_share", title="FAIR SHARE", wide=True),
+    Column(title="PAST USE", text=lambda r: past_use(r), right=True),
+    gpus("effective_weight", title="EFFECTIVE WEIGHT"),
+    Column(title="HALF-LIFE", text=lambda r: exact_duration(r["half_life_s"]), right=True, wide=True),
+)
+"""Columns that are shown if past use counts."""
+
+
+def past_use(row: output.Row) -> str:
+    """Return the past use of a queue in device-hours."""
+    value = row.get("past_use_device_s")
+    return dash(None if value is None else f"{value / 3600:.3g}h")
+
+
+def columns_of(rows: Sequence[output.Row], columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the columns, with those of past use behind the column WEIGHT if past use counts."""
+    if not any(row.get("half_life_s") for row in rows):
+        return tuple(columns)
+    at = next(i for i, column in enumerate(columns) if column.title == "WEIGHT") + 1
+    return (*columns[:at], *PAST_COLUMNS, *columns[at:])
+
+
 _parent = click.option("--parent", metavar="NAME", help="Parent queue; empty: none.")
 _OF_USERS = ("Users that may use the queue", "Groups whose members may use the queue")
 
@@ -52,8 +77,13 @@ def queue() -> None:
 @queue.command("list")
 @output.option
 def list_queues(fmt: str) -> None:
-    """List queues with their quotas, and their allocated and pending devices."""
-    output.emit("QueueList", client().send(endpoints.LIST_QUEUES)["items"], COLUMNS, fmt, name="name")
+    """List queues with their quotas, and their allocated and pending devices.
+
+    If past use counts, PAST USE is what the queue used above its guarantee, in device-hours of which older ones count less, and
+    EFFECTIVE WEIGHT its weight after the correction by it.
+    """
+    found = client().send(endpoints.LIST_QUEUES)["items"]
+    output.emit("QueueList", found, columns_of(found, COLUMNS), fmt, name="name")
 
 
 @queue.command("create")

@@ -50,7 +50,7 @@ class Refusal:
 
     Args:
         message: one line with the numbers.
-        details: one line per device.
+        details: the effect of past use, if there is one, and one line per device.
         suggestions: changes with which the request might be placed.
         overtaken: True if enough devices became free after the scheduler's decision, so that it should decide again.
     """
@@ -77,9 +77,10 @@ def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuReq
         request: the request that is not placed.
     """
     suggestions = (*told.changes, _HINTS.get(told.reason, _HINT))
+    past_use = (told.past_use,) if told.past_use else ()
     if told.reason not in _ABOUT_DEVICES:
         reserved = (Message("reserved for {requests}", requests=requests) for requests in told.reserved)
-        details = (*(cause.text for cause in told.causes), *reserved)
+        details = (*past_use, *(cause.text for cause in told.causes), *reserved)
         message = _ABOUT_THE_MACHINE.get(told.reason, told.summary)
         if told.reserved:
             message = Message("{reason}: {reserved}", reason=message, reserved=joined("; ", told.reserved))
@@ -91,4 +92,5 @@ def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuReq
     shown = "; ".join(said[:DETAILS_MAX]) + (f"; and {len(said) - DETAILS_MAX} more" if len(said) > DETAILS_MAX else "")
     message = f"{room} of {len(answers)} devices have room, asked {request.count}" + (f": {shown}" if shown else "")
     overtaken = room >= request.count
-    return Refusal(reason=told.reason, message=message, details=said, suggestions=suggestions, overtaken=overtaken)
+    details = (*past_use, *said)
+    return Refusal(reason=told.reason, message=message, details=details, suggestions=suggestions, overtaken=overtaken)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from calabash.model.errors import Reason
 from calabash.model.messages import Message, Names, QueueName, RequestName, Text, joined, names
-from calabash.model.units import format_mib
+from calabash.model.units import exact_duration, format_mib
 from calabash.sched.actions.plan import has_topology, shapes_of
 from calabash.sched.amounts import Amount
 from calabash.sched.decisions import Explanation, Request
@@ -25,6 +25,7 @@ from calabash.sched.queues.spec import OverLimit
 from calabash.sched.state import SchedulerState
 
 NAMED_MAX = 3
+HOUR_S = 3600.0
 
 
 class Explainer:
@@ -97,6 +98,7 @@ class Explainer:
         summary: Text = verdict.summary
         blocking: tuple[str, ...] = ()
         held: tuple[Text, ...] = ()
+        past_use: Text = ""
         far = short_of_domain(state, requests) if has_topology(requests) and verdict.fitting else ""
         if far:
             reason, changes = Reason.TOPOLOGY, ()
@@ -138,9 +140,11 @@ class Explainer:
             )
         if reason in PASSING or reason in (Reason.RESERVED, Reason.QUEUE_OVER_DESERVED):
             changes = (*changes, *self._give_back(gang, need))
+            past_use = self._past_use(gang, need)
         found = explanation(reason, summary, verdict, changes)
         start_s = own.start_s if own else None
-        return replace(found, blocked_by=blocking[:NAMED_MAX], reserved=held[:NAMED_MAX], estimated_start_s=start_s)
+        blocking, held = blocking[:NAMED_MAX], held[:NAMED_MAX]
+        return replace(found, blocked_by=blocking, reserved=held, estimated_start_s=start_s, past_use=past_use)
 
     def _held_for(self, reservation: Reservation) -> Text:
         """Return a text about a reservation: the held nodes, the requests of the reserved gang, and its end."""
@@ -164,6 +168,24 @@ class Explainer:
         """Return True if the queue would exceed its guaranteed amount, so that the gang could only start by borrowing."""
         tree = self._state.tree
         return any(tree.form.managed) and not tree.within_guaranteed(gang.queue, tree.used(gang.queue), need)
+
+    def _past_use(self, gang: Gang, need: Amount) -> Text:
+        """Return a text if another queue comes first because this one used more in the past, otherwise ""."""
+        tree = self._state.tree
+        found = tree.ahead_by_past(gang.queue, need)
+        if found is None:
+            return ""
+        queue, first = found
+        return Message(
+            "queue {queue} used {used} device-hours above its guarantee (half-life {half_life}), so its weight counts as"
+            " {effective} instead of {weight}: queue {first}, which used less, comes first",
+            queue=QueueName(queue),
+            used=f"{tree.past_of(queue) / HOUR_S:.3g}",
+            half_life=exact_duration(tree.half_life_s),
+            effective=f"{tree.effective_weight(queue):.2g}",
+            weight=f"{tree.form.spec(tree.form.index[queue]).over_quota_weight:g}",
+            first=QueueName(first),
+        )
 
     def _members_fitting(self, requests: Sequence[Request]) -> int:
         """Return the number of members that fit now, cached by the members.

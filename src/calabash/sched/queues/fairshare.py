@@ -9,7 +9,7 @@ root. At each level the amount of the parent is divided in two steps:
 2. *over quota*: the rest is divided by water-filling (``water_fill``) in proportion to the over-quota weights, up to the
    unmet demand of each child. So no queue gets more than its demand, and no weight is wasted.
 
-With a half-life, past use corrects the weights: a queue that has used more than its share of the recent past gets less of
+With a half-life (``past_use``), past use corrects the weights: a queue that has used more than its share of the recent past gets less of
 the surplus now, and one that has used less gets more. Deserved amounts do not depend on past use. The form (weight
 corrected by the difference between entitlement and decayed use) is that of time-based fair share in batch systems;
 guaranteed plus weighted surplus is max-min fairness with minimum rates (Bertsekas and Gallager, Data Networks, 6.5).
@@ -81,6 +81,16 @@ def corrected_weights(weights: Sequence[float], past: Sequence[float], active: S
         share = weight / weight_sum
         corrected.append(max(share * WEIGHT_FLOOR_RATIO, share + HISTORY_STRENGTH * (share - used / past_sum)))
     return corrected
+
+
+def effective_weights(weights: Sequence[float], past: Sequence[float]) -> list[float]:
+    """Return the corrected weights of sibling queues that all have demand, scaled to the sum of the weights.
+
+    For people: a queue whose past use is in proportion to its weight has its own weight, one that used nothing has more.
+    """
+    corrected = corrected_weights(weights, past, [True] * len(weights))
+    total = sum(corrected)
+    return [value * sum(weights) / total for value in corrected] if total > 0 else list(weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,22 +1,25 @@
 """The queue tree: use, limits, guaranteed and fair shares, and the pressure that orders the queues.
 
 Jobs belong to leaf queues; the use of a parent is the sum of its children's (``use``). Limits hold at every level. Shares are
-computed by ``fairshare`` and cached until the demand, the capacity, past use or the queues change.
+computed by ``fairshare`` and cached until the demand, the capacity, past use or the queues change. Past use is counted by
+``past_use``, which also decides when the shares take account of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from calabash.model.errors import CalabashError, Reason
 from calabash.sched.amounts import EPSILON, RESOURCES, ZERO, Amount
-from calabash.sched.queues.fairshare import FairShareInput, QueueShares, divide
+from calabash.sched.queues.fairshare import FairShareInput, QueueShares, divide, effective_weights
 from calabash.sched.queues.hierarchy import Hierarchy
+from calabash.sched.queues.past_use import PastUse
 from calabash.sched.queues.spec import OverLimit, QueueSpec
 from calabash.sched.queues.use import QueueUse
 
 AMOUNTS_KEPT_MAX = 256
+ROUNDING = 1e-9
 
 
 class QueueTree:
@@ -28,23 +31,25 @@ class QueueTree:
     Attributes:
         form: structure of the tree. use: amounts used and waiting, by queue.
         capacity: amount that is divided among the queues.
+        past_use: past use by queue number.
     """
 
     def __init__(self, specs: Iterable[QueueSpec] = (), *, half_life_s: float = 0.0) -> None:
-        self.half_life_s = half_life_s
         self.form = Hierarchy.build(specs)
         self.use = QueueUse(self.form)
         self.capacity = ZERO
-        self._past = [0.0] * len(self.form.paths)
-        self._past_at_s = 0.0
+        self.past_use = PastUse(len(self.form.paths), half_life_s)
         self._shares: QueueShares | None = None
         self._shares_of = -1
+        self._plain: tuple[QueueShares, QueueShares] | None = None  # ``shares``, and what they were without past use
         # Cache of ``pressure_term`` for ``_terms_of``, by amount and queue number: the use it was computed for, and the term.
         self._terms: dict[Amount, dict[int, tuple[list[float], tuple[float, ...]]]] = {}
         self._terms_of: QueueShares | None = None
 
     def replace(self, specs: Iterable[QueueSpec]) -> None:
-        """Replace all queues. The use, demand and past use of leaf queues that remain are kept.
+        """Replace all queues. The use and demand of leaf queues, and the past use of all queues that remain, are kept.
+
+        A parent that is new has the sum of its children's.
 
         Raises:
             CalabashError: a duplicate name, an unknown parent, a cycle, too many levels, or a queue with jobs that is removed
@@ -62,10 +67,17 @@ class QueueTree:
                 )
         self.use = self.use.copy_to(form)
         self.form = form
-        self._past = [0.0] * len(form.paths)
-        for name in form.leaves:
-            for level in form.paths[form.index[name]]:
-                self._past[level] += past.get(name, 0.0)
+        self.past_use.resize(len(form.paths))
+        self._set_past(past)
+
+    def _set_past(self, past: Mapping[str, float]) -> None:
+        """Set the past use of the queues that ``past`` names; a parent that it does not name gets the sum of its children's."""
+        form = self.form
+        for i in range(len(form.paths) - 1, 0, -1):  # children come after their parents
+            own = past.get(form.spec(i).name)
+            self.past_use.set(i, sum(self.past_use.at(c) for c in form.children[i]) if own is None else own)
+        self.past_use.count()
+        self._shares = None
 
     def set_capacity(self, capacity: Amount) -> None:
         """Set the amount that is divided among the queues: the sum over the usable nodes."""
@@ -101,34 +113,71 @@ class QueueTree:
 
     # ---- past use -------------------------------------------------------------------------------------------------
 
+    @property
+    def half_life_s(self) -> float:
+        """Return the half-life of past use; 0 if past use does not count."""
+        return self.past_use.half_life_s
+
     def advance(self, now_s: float) -> None:
         """Update past use to ``now_s``, taking the use since the last call as constant. Does nothing without a half-life."""
-        elapsed_s = now_s - self._past_at_s
-        self._past_at_s = max(now_s, self._past_at_s)
-        if self.half_life_s <= 0 or elapsed_s <= 0 or not any(self.capacity):
-            return
-        keep = 0.5 ** (elapsed_s / self.half_life_s)
-        gained_s = (1.0 - keep) * self.half_life_s / math.log(2.0)
-        for i in range(1, len(self._past)):
-            deserved = self.form.deserved[i]
-            above = [max(0, u - d) for u, d in zip(self.use.used_at(i), deserved, strict=True)]
-            dominant = max((a / c for a, c in zip(above, self.capacity, strict=True) if c > 0), default=0.0)
-            self._past[i] = self._past[i] * keep + dominant * gained_s
-        self._shares = None
+        if self.past_use.advance(now_s, self.use, self.form.deserved, self.capacity):
+            self._shares = None
 
     def past(self) -> tuple[tuple[str, float], ...]:
-        """Return for each queue its past use above its deserved amount, older use counting less (``half_life_s``).
+        """Return for each queue its past use above its deserved amount in device-seconds; see ``past_use``."""
+        return tuple((name, self.past_use.at(i)) for name, i in self.form.index.items() if i)
 
-        The unit is a second in which the queue uses all capacity of the cluster.
+    def past_of(self, name: str) -> float:
+        """Return the past use of one queue in device-seconds."""
+        return self.past_use.at(self.form.index[name])
+
+    def restore_past(self, past: Mapping[str, float], at_s: float) -> None:
+        """Set the past use that the queues had at ``at_s``, which may be before the first call of ``advance``.
+
+        Queues that do not exist any more are ignored. The next call of ``advance`` counts the present use from ``at_s`` on.
         """
-        return tuple((name, self._past[i]) for name, i in self.form.index.items() if i)
+        self.past_use.start_at(at_s)
+        self._set_past(past)
+
+    def effective_weight(self, name: str) -> float:
+        """Return the over-quota weight of a queue after the correction by past use, if all its siblings had demand."""
+        number = self.form.index[name]
+        siblings = self.form.children[self.form.paths[number][1]]
+        weights = [self.form.spec(i).over_quota_weight for i in siblings]
+        past = [self.past_use.counted[i] for i in siblings]
+        return effective_weights(weights, past)[siblings.index(number)]
+
+    def ahead_by_past(self, name: str, amount: Amount) -> tuple[str, str] | None:
+        """Return the names of two siblings of which the second comes first only because the first used more in the past.
+
+        The first is the queue or an ancestor of it; requests wait in the second. None if there are no such queues.
+
+        Args:
+            amount: amount that would be added to the use of either queue.
+        """
+        if self.half_life_s <= 0 or not any(self.past_use.counted):
+            return None
+        plain = self._without_past()
+        for number in reversed(self.form.paths[self.form.index[name]][:-1]):
+            now, then = self.pressure_term(number, amount), self._pressure_term(number, amount, plain)
+            ahead = [
+                (term, i)
+                for i in self.form.children[self.form.paths[number][1]]
+                if i != number
+                and any(self.use.demand_at(i, r) > self.use.used_at(i)[r] for r in range(RESOURCES))
+                and _is_before(term := self.pressure_term(i, amount), now)
+                and not _is_before(self._pressure_term(i, amount, plain), then)
+            ]
+            if ahead:
+                return self.form.spec(number).name, self.form.spec(min(ahead)[1]).name
+        return None
 
     # ---- shares ---------------------------------------------------------------------------------------------------
 
     def shares(self) -> QueueShares:
         """Return the current guaranteed and fair amounts of all queues."""
         if self._shares is None or self._shares_of != self.use.version:
-            self._shares = self._divide(self._past)
+            self._shares = self._divide(self.past_use.counted)
             self._shares_of = self.use.version
         return self._shares
 
@@ -140,7 +189,7 @@ class QueueTree:
 
     def entitled(self) -> dict[str, list[float]]:
         """Return the fair shares of the leaf queues without the correction for past use, to measure fairness against."""
-        fair = self._divide([0.0] * len(self._past)).fair
+        fair = self._without_past().fair
         return {name: fair[self.form.index[name]] for name in self.form.leaves}
 
     def within_guaranteed(self, name: str, used: Amount, need: Amount) -> bool:
@@ -204,6 +253,13 @@ class QueueTree:
         )
         return (0.0 if in_quota else 1.0, highest)
 
+    def _without_past(self) -> QueueShares:
+        """Return the shares without the correction for past use."""
+        shares = self.shares()
+        if self._plain is None or self._plain[0] is not shares:
+            self._plain = shares, self._divide([0.0] * len(self.form.paths))
+        return self._plain[1]
+
     def _divide(self, past: Sequence[float]) -> QueueShares:
         form, count = self.form, len(self.form.paths)
         demand: list[list[float]] = [[0.0] * RESOURCES for _ in range(count)]
@@ -223,3 +279,8 @@ class QueueTree:
             past=past,
         )
         return divide(tree, self.capacity)
+
+
+def _is_before(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Return True if a term of ``pressure`` is less than another one by more than a rounding error."""
+    return one[0] < other[0] or (one[0] == other[0] and one[1] < other[1] * (1.0 - ROUNDING))
