@@ -303,20 +303,19 @@ class Cycle:
         return tuple(self._decisions)
 
     def _deferred(self, blocked: Iterable[Blocked], explainer: Explainer) -> Iterator[Defer]:
-        """Yield a Defer for each blocked request whose reason differs from the one reported last."""
+        """Yield a Defer for each blocked request whose reason is new, or which past use begins or ceases to delay."""
         reported = self._state.reported
         known: dict[tuple[EquivalenceKey, Reason], dict[Shape, Explanation]] = {}
         reserved = {r.gang for r in self._state.reservations}
         for start_group, reason in blocked:
-            new = [
-                r for r in start_group.requests if reported.get(r.id) is not reason and r.id in start_group.gang.waiting
-            ]
+            told = (reason, explainer.is_behind_by_past_use(start_group))
+            new = [r for r in start_group.requests if reported.get(r.id) != told and r.id in start_group.gang.waiting]
             if not new:
                 continue
             key = None if start_group.gang.key in reserved else start_group.equivalence_key
             explanations = known.setdefault((key, reason), {}) if key else {}
             for request in new:
-                reported[request.id] = reason
+                reported[request.id] = told
                 explanation = explanations.get(request.shape)
                 if explanation is None:
                     explanation = explainer.blocked(start_group.gang, start_group.requests, request, reason)

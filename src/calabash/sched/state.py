@@ -66,7 +66,7 @@ class SchedulerState:
         self.charges = Charges(self.cluster, options.fraction_memory_mib)
         self.reservations: list[Reservation] = []
         self.passed: dict[GangKey, float] = {}
-        self.reported: dict[str, Reason] = {}
+        self.reported: dict[str, tuple[Reason, bool]] = {}  # reason, and whether past use delays the request
         self.refused: dict[tuple[object, ...], Reason] = {}
         self.cut: set[tuple[Hashable, ...]] = set()
         self._shapes: dict[Shape, Shape] = {}

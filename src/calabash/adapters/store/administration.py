@@ -14,7 +14,6 @@ from calabash.adapters.store import tables
 from calabash.adapters.store.database import Database
 from calabash.model.allocation import QueueRecord
 
-
 _PAST_USE = "past_use"
 
 

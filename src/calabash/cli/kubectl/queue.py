@@ -12,7 +12,7 @@ from calabash.cli import output
 from calabash.cli.kubectl import access as kubectl_access
 from calabash.cli.kubectl.pods import amounts, in_turn, queue_of, runs, waiting_row, waits
 from calabash.cli.output import Column, Row, dash, table, terminal_width
-from calabash.cli.pool.queue import gpus
+from calabash.cli.pool.queue import columns_of, gpus
 from calabash.cli.pool.top import REASON
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
@@ -154,6 +154,12 @@ def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) ->
             }
         else:
             row |= _counted(found, queue.metadata.name)
+        row |= {
+            "fair_share": status.fair_share,
+            "effective_weight": status.effective_weight,
+            "past_use_device_s": status.past_use_device_seconds,
+            "half_life_s": status.half_life_seconds,
+        }
         made[queue.metadata.name] = row | {"from": "planner" if told else "pods"}
     _sum_up(made)
     return list(made.values())
@@ -216,7 +222,8 @@ def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
 
     With NAME, show this queue, the queues below it, and all their waiting pods. POSITION is the order in which a queue serves
     pods: by priority, highest first; then the namespace with the fewest devices of the queue; then the longest waiting pod.
-    Pods that do not fit are skipped.
+    Pods that do not fit are skipped. If past use counts, PAST USE is what a queue used above its guarantee, in device-hours of
+    which older ones count less, and EFFECTIVE WEIGHT its weight after the correction by it.
     """
     kubectl_access.checked(name)
     client, _ = kubectl_access.connect(kubeconfig, context)
@@ -229,7 +236,7 @@ def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
         items = [{**row, "waiting_pods": [w for w in waiting if w["queue"] == row["name"]]} for row in made]
         click.echo(output.document("QueueList", items, fmt))
         return
-    output.emit("QueueList", made, COLUMNS, fmt, name="name")
+    output.emit("QueueList", made, columns_of(made, COLUMNS), fmt, name="name")
     if fmt == "name":
         return
     if found is None:

@@ -24,6 +24,12 @@ def gpus(name: str, *, title: str = "", wide: bool = False) -> Column:
     return Column(title=title or name.upper(), text=text, right=True, wide=wide)
 
 
+def past_use(row: output.Row) -> str:
+    """Return the past use of a queue in device-hours."""
+    value = row.get("past_use_device_s")
+    return dash(None if value is None else f"{value / 3600:.3g}h")
+
+
 COLUMNS = (
     Column(title="NAME", text=lambda r: r["name"]),
     Column(title="PARENT", text=lambda r: dash(r.get("parent"))),
@@ -38,17 +44,11 @@ COLUMNS = (
 
 PAST_COLUMNS = (
     gpus("fair_share", title="FAIR SHARE", wide=True),
-    Column(title="PAST USE", text=lambda r: past_use(r), right=True),
+    Column(title="PAST USE", text=past_use, right=True),
     gpus("effective_weight", title="EFFECTIVE WEIGHT"),
-    Column(title="HALF-LIFE", text=lambda r: exact_duration(r["half_life_s"]), right=True, wide=True),
+    Column(title="HALF-LIFE", text=lambda r: dash(exact_duration(r["half_life_s"] or 0)), right=True, wide=True),
 )
 """Columns that are shown if past use counts."""
-
-
-def past_use(row: output.Row) -> str:
-    """Return the past use of a queue in device-hours."""
-    value = row.get("past_use_device_s")
-    return dash(None if value is None else f"{value / 3600:.3g}h")
 
 
 def columns_of(rows: Sequence[output.Row], columns: Sequence[Column]) -> tuple[Column, ...]:

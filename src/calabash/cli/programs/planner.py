@@ -91,6 +91,13 @@ _PORT = 7070
     help="Minimum time that a pod stays on its node before it is moved.",
 )
 @click.option(
+    "--half-life",
+    default="0",
+    show_default=True,
+    metavar="DURATION",
+    help="Half-life of past use in the shares of queues, 1m to 366d; 0: past use does not count.",
+)
+@click.option(
     "--give-back-after",
     type=click.FloatRange(1, 3600),
     default=10.0,
@@ -128,6 +135,7 @@ def planner(
     handshake: str,
     moves: int,
     move_after: float,
+    half_life: str,
     move_interval: float,
     give_back_after: float,
     system_namespaces: tuple[str, ...],
@@ -144,6 +152,7 @@ def planner(
     from calabash.kubernetes.planner.run import run_planner  # noqa: PLC0415
     from calabash.kubernetes.planner.service import Handshake, PlannerSettings  # noqa: PLC0415
     from calabash.model.errors import CalabashError  # noqa: PLC0415
+    from calabash.sched import parse_half_life_s  # noqa: PLC0415
 
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
@@ -177,6 +186,7 @@ def planner(
         moves_at_once=moves,
         move_after_s=move_after,
         move_rest_s=move_interval,
+        half_life_s=parse_half_life_s(half_life),
         refused_s=give_back_after,
         system_namespaces=system_namespaces,
         shard=shard,

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import msgspec
@@ -74,8 +74,7 @@ class PlannerSettings:
         nominate_claims_nodes_min: as ``nominate_nodes_min``, for pods that name claims. It is smaller, because for such
             a pod kube-scheduler reads the resource slices of all nodes for each node that it checks.
         host, port: address of the extender.
-        status_host: address on which probes and metrics are served; "": all addresses.
-        status_port: port of probes and metrics; negative: not served.
+        status_host, status_port: address of probes and metrics; "": all addresses, negative: not served.
         identity: name of this replica in the lease; "": generated.
         workers: greatest number of concurrent writes to the API server; as many bindings may be written in addition.
         hold_s: seconds for which the binding of a gang's first member is held until the last one is ready.
@@ -85,7 +84,7 @@ class PlannerSettings:
         status_every_s: seconds between updates of queue statuses.
         shard: the part of the cluster for which the planner decides.
         system_namespaces: namespaces, beside ``namespace``, whose pods may have a system priority.
-        moves_at_once, move_after_s, move_rest_s: see ``core.options_with_moves``.
+        moves_at_once, move_after_s, move_rest_s: see ``core.options_with_moves``. half_life_s: see ``sched.Options``.
     """
 
     host: str = "127.0.0.1"
@@ -107,6 +106,7 @@ class PlannerSettings:
     moves_at_once: int = MOVES_AT_ONCE
     move_after_s: float = MOVE_AFTER_S
     move_rest_s: float = MOVE_REST_S
+    half_life_s: float = 0.0
     shard: Shard = ALL
     system_namespaces: tuple[str, ...] = ("kube-system",)
 
@@ -129,7 +129,7 @@ class PlannerService(TermCore):
             SteadyClock(clock or SystemClock()),  # setting the system clock moves no deadline
             hold_s=settings.hold_s,
             refused_s=settings.refused_s,
-            options=options,
+            options=replace(options, half_life_s=settings.half_life_s),
             shard=settings.shard,
             system_namespaces=frozenset((*settings.system_namespaces, settings.namespace)),
             unbound=settings.handshake is Handshake.AFFINITY,
@@ -138,7 +138,7 @@ class PlannerService(TermCore):
         self._api_server_down = False
         self._wait_s = DECIDE_EVERY_S  # until the next decision without an event
         self._writes = ApiWrites(client, may_write=self._may_write, bind_s=BIND_S)
-        self._queues = QueueStatusThread(client, self._lock, self.mirrors, every_s=settings.status_every_s)
+        self._queues = QueueStatusThread(client, self._lock, self.mirrors, settings.status_every_s, self._clock)
         self._executor = Executor(self._writes, self, workers=settings.workers)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
         self.server = extender_server(self.extender, (settings.host, settings.port), healthy=self.is_healthy)

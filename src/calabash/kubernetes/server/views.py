@@ -266,4 +266,8 @@ def queue_view(queue: KubeQueue, tenants: TenantMap) -> replies.QueueView:
         pending=status.pending,
         users=list(spec.users),
         groups=list(spec.groups),
+        fair_share=status.fair_share,
+        half_life_s=status.half_life_seconds or 0.0,
+        past_use_device_s=status.past_use_device_seconds or 0.0,
+        effective_weight=status.effective_weight,
     )

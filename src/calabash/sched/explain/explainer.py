@@ -19,7 +19,7 @@ from calabash.sched.decisions import Explanation, Request
 from calabash.sched.explain.domains import short_of_domain
 from calabash.sched.explain.nodes import PASSING, explanation
 from calabash.sched.explain.verdicts import Verdicts
-from calabash.sched.queues.gang import Gang, start_group_of
+from calabash.sched.queues.gang import Gang, StartGroup, start_group_of
 from calabash.sched.queues.reservation import Reservation
 from calabash.sched.queues.spec import OverLimit
 from calabash.sched.state import SchedulerState
@@ -42,6 +42,7 @@ class Explainer:
         # Caches by the first of the requests that start together, and their number.
         self._needs: dict[tuple[str, int], Amount] = {}
         self._fitting: dict[tuple[str, int], int] = {}
+        self._behind: dict[tuple[str, Amount], bool] = {}
 
     def waiting(self, gang: Gang, request_id: str) -> Explanation:
         """Explain why a request waits in the current state."""
@@ -168,6 +169,16 @@ class Explainer:
         """Return True if the queue would exceed its guaranteed amount, so that the gang could only start by borrowing."""
         tree = self._state.tree
         return any(tree.form.managed) and not tree.within_guaranteed(gang.queue, tree.used(gang.queue), need)
+
+    def is_behind_by_past_use(self, start_group: StartGroup) -> bool:
+        """Return True if another queue comes before that of the start group because this one used more in the past."""
+        tree, queue = self._state.tree, start_group.gang.queue
+        if tree.half_life_s <= 0:
+            return False
+        need = self._state.need(start_group.requests)
+        if (queue, need) not in self._behind:
+            self._behind[queue, need] = tree.ahead_by_past(queue, need) is not None
+        return self._behind[queue, need]
 
     def _past_use(self, gang: Gang, need: Amount) -> Text:
         """Return a text if another queue comes first because this one used more in the past, otherwise ""."""

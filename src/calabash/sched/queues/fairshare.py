@@ -9,9 +9,9 @@ root. At each level the amount of the parent is divided in two steps:
 2. *over quota*: the rest is divided by water-filling (``water_fill``) in proportion to the over-quota weights, up to the
    unmet demand of each child. So no queue gets more than its demand, and no weight is wasted.
 
-With a half-life (``past_use``), past use corrects the weights: a queue that has used more than its share of the recent past gets less of
-the surplus now, and one that has used less gets more. Deserved amounts do not depend on past use. The form (weight
-corrected by the difference between entitlement and decayed use) is that of time-based fair share in batch systems;
+With a half-life, past use (``past_use``) corrects the weights: a queue that has used more than its share of the recent past
+gets less of the surplus now, and one that has used less gets more. Deserved amounts do not depend on past use. The form
+(weight corrected by the difference between entitlement and decayed use) is that of time-based fair share in batch systems;
 guaranteed plus weighted surplus is max-min fairness with minimum rates (Bertsekas and Gallager, Data Networks, 6.5).
 
 Shares are floats; they are compared with a tolerance of ``EPSILON`` of a unit.

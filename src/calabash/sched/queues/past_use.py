@@ -95,9 +95,7 @@ class PastUse:
             return math.inf
         return (self._period + 1) * self.period_s
 
-    def advance(
-        self, now_s: float, use: QueueUse, deserved: Sequence[Sequence[float]], capacity: Amount
-    ) -> bool:
+    def advance(self, now_s: float, use: QueueUse, deserved: Sequence[Sequence[float]], capacity: Amount) -> bool:
         """Count the use since the last call, which was constant. Return True if ``counted`` has changed."""
         if self.half_life_s <= 0:
             return False

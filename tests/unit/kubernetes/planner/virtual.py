@@ -94,6 +94,7 @@ class Cluster:
         self.reports: list[Report] = []
         self.evictions: list[str] = []
         self.protected: set[str] = set()
+        self.past_use: Mapping[str, tuple[float, float]] = {}  # in the statuses of queues, for the next planner
         self.full: set[str] = set()  # nodes on which kube-scheduler has no room
         self.now_s = 1000.0  # times of bindings must not be 0, in whole seconds
         self._numbers = itertools.count(1)
@@ -109,6 +110,7 @@ class Cluster:
             core.node_changed(node, self.now_s)
             core.devices_changed(gpus, self.now_s)
         core.set_queues(self.queues)
+        core.set_past_use(self.past_use)
         for namespace in self.namespaces:
             core.namespace_changed(namespace)
         for pod in self.pods.values():

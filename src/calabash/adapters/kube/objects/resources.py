@@ -238,6 +238,10 @@ class KubeQueueStatus(KubeStruct, frozen=True):
         waiting: number of pods that wait for devices.
         running: number of pods that have devices.
         message: why the planner does not use the queue; "" if it does.
+        half_life_seconds: half-life of past use. The fields below it are set only if past use counts.
+        fair_share: what the queue may have now, by guarantee and weight.
+        effective_weight: weight after the correction by past use, if all siblings asked for devices.
+        past_use_device_seconds: past use above the guarantee, at ``past_use_at``.
     """
 
     allocated: float = 0.0
@@ -248,6 +252,11 @@ class KubeQueueStatus(KubeStruct, frozen=True):
     waiting: int = 0
     running: int = 0
     message: str = ""
+    half_life_seconds: float | None = None
+    fair_share: float | None = None
+    effective_weight: float | None = None
+    past_use_device_seconds: float | None = None
+    past_use_at: str = ""
 
 
 class KubeQueue(KubeStruct, frozen=True):

@@ -2,12 +2,13 @@
 
 The caller holds a lock, passes events, calls ``decide``, and carries out the actions that ``take_actions`` returns.
 Time is an argument. All state of the core can be rebuilt from the API server: ``start`` builds it from pods, their
-plans and the nodes. So nothing is persisted, and a planner that takes over begins like one that was restarted.
+plans and the nodes. So nothing is persisted, and a planner that takes over begins like one that was restarted. The past use of
+the queues is in the status of Queue objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from calabash.binder.cluster.cluster import ClusterScheduler
@@ -33,7 +34,7 @@ from calabash.kubernetes.planner.state.facts import (
     SweepPod,
 )
 from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED
-from calabash.kubernetes.planner.state.queues import DEFAULT, KubeQueues
+from calabash.kubernetes.planner.state.queues import DEFAULT, KubeQueues, common_past_use
 from calabash.kubernetes.planner.state.requests import SYSTEM_NAMESPACES, GroupName
 from calabash.kubernetes.planner.state.store import PodStore, raise_unlisted
 from calabash.model.state_machine import UnlistedTransitionError
@@ -104,6 +105,7 @@ class Core:
         self._inherits: list[str] = []  # users of claims whose holder was deleted
         self._kinds = 0  # version of the device kinds for which waiting pods were submitted
         self._refused: set[str] = set()
+        self._past_use: Mapping[str, tuple[float, float]] = {}
 
     def start(self, now_s: float) -> None:
         """Build the state of all pods and nodes. Call it once, after all existing objects were passed as events."""
@@ -124,6 +126,12 @@ class Core:
         for entry in list(store.entries.values()):
             self.unplanned_pods.pod_changed(entry, now_s)
         self._kinds = store.scheduler.kinds.version
+        past, at_s = common_past_use(self._past_use, now_s, self._options.half_life_s)
+        store.scheduler.scheduler.restore_past_use(past, at_s)
+
+    def set_past_use(self, past: Mapping[str, tuple[float, float]]) -> None:
+        """Set the past use of queues from which ``start`` continues: device-seconds and the time of the count."""
+        self._past_use = past
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
@@ -250,6 +258,7 @@ class Core:
         """Run one round of decisions and add the resulting actions. Does nothing before ``start``."""
         if not self.store.started:
             return
+        self.store.scheduler.scheduler.count_use(now_s)
         kinds = self.store.scheduler.kinds.version
         if self._kinds != kinds:
             self._kinds, self._retry = kinds, True

@@ -380,7 +380,7 @@ def _kept_text(victim: PodName, reader: str, message: str) -> Message:
 
 
 def _text_of(entry: PodEntry, explanation: Explanation) -> Text:
-    """Return an explanation in one line: which amounts are missing, and which change of the request would help.
+    """Return an explanation in one line: which amounts are missing, the effect of past use, and which change would help.
 
     If the pod names no device models, every suitable model was considered already, so the suggestion to choose another
     model is left out.
@@ -390,7 +390,7 @@ def _text_of(entry: PodEntry, explanation: Explanation) -> Text:
     causes = (Message("{nodes}: {cause}", nodes=cause.nodes, cause=cause.text) for cause in explanation.causes[:3])
     helps = [change for change in explanation.changes if chose_models or not _suggests_another_model(change)]
     hint = Message("hint: {changes}", changes=joined("; ", helps[:2])) if helps else ""
-    return joined(". ", (explanation.summary, joined("; ", causes), hint))
+    return joined(". ", (explanation.summary, explanation.past_use, joined("; ", causes), hint))
 
 
 def _suggests_another_model(change: Text) -> bool:

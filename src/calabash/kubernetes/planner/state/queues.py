@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from calabash.kubernetes.objects.shards import ALL, Shard
 from calabash.kubernetes.planner.state.facts import NamespaceFacts, PodFacts, QueueFacts
@@ -141,6 +141,24 @@ class KubeQueues:
     def _tenant(self, queue: str) -> str:
         found = self.own.get(queue) or self._of_other_planners.get(queue)
         return found.tenant if found is not None else ""
+
+
+def common_past_use(
+    past: Mapping[str, tuple[float, float]], now_s: float, half_life_s: float
+) -> tuple[dict[str, float], float]:
+    """Return the past use of queues at one time, the latest at which one of them was counted, and this time.
+
+    Args:
+        past: past use in device-seconds, and the time at which it was counted, by queue. Times after ``now_s`` are taken
+            as ``now_s``, because the planner that wrote them may have had another clock.
+    """
+    if half_life_s <= 0 or not past:
+        return {}, now_s
+    at_s = min(now_s, max(counted_at_s for _, counted_at_s in past.values()))
+    return {
+        name: device_s * 0.5 ** (max(0.0, at_s - counted_at_s) / half_life_s)
+        for name, (device_s, counted_at_s) in past.items()
+    }, at_s
 
 
 def spec_of(queue: QueueFacts) -> QueueSpec:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from calabash.adapters.kube import KubeClient, Mirror, MirrorChange, MirrorObserver
@@ -20,6 +23,18 @@ from calabash.kubernetes.planner.watch.facts_from_objects import (
 from calabash.kubernetes.planner.watch.groups import GroupMirrors
 from calabash.kubernetes.planner.watch.pruning import keep_budget, keep_namespace
 from calabash.kubernetes.pod_request import GangSource
+
+
+def past_uses(queues: Iterable[KubeQueue]) -> dict[str, tuple[float, float]]:
+    """Return the past use in the status of the queues: device-seconds and the time at which they were counted, by name."""
+    found = {}
+    for queue in queues:
+        status = queue.status
+        if status.past_use_device_seconds and status.past_use_at:
+            with suppress(ValueError):
+                at_s = datetime.fromisoformat(status.past_use_at).timestamp()
+                found[queue.metadata.name] = (max(0.0, status.past_use_device_seconds), at_s)
+    return found
 
 
 class RuleMirrors:
@@ -53,6 +68,7 @@ class RuleMirrors:
             with leave_out(NAMESPACE, namespace):
                 core.namespace_changed(namespace_facts(namespace))
         core.set_queues(all_queues(self._queues.snapshot().values()))
+        core.set_past_use(past_uses(self._queues.snapshot().values()))
         for source, kind, group in self.groups.snapshot():
             with leave_out(kind, group):
                 core.group_changed((source, group.metadata.namespace, group.metadata.name), group_size(group))
