@@ -113,8 +113,8 @@ def test_past_use_alone_is_written_once_a_minute_and_only_if_it_changed_by_a_per
     memory.create(QUEUE, {"metadata": {"name": "q"}, "spec": {}})
     statuses = QueueStatuses(memory, lambda: now_s[0])
 
-    def written(device_s: float, **more: int) -> float | None:
-        status = KubeQueueStatus(half_life_seconds=HOUR_S, past_use_device_seconds=device_s, **more)
+    def written(device_s: float, running: int = 0) -> float | None:
+        status = KubeQueueStatus(half_life_seconds=HOUR_S, past_use_device_seconds=device_s, running=running)
         statuses.write({"q": status})
         found = memory.get(QUEUE, "q")
         assert found is not None
