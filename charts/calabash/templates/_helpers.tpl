@@ -117,6 +117,9 @@ shards: {{ toJson . }}
 {{- with .Values.claims.extendedResourceName }}
 extended_resources: [{{ toJson . }}]
 {{- end }}
+{{- with .Values.gangs.owners }}
+gang_owners: {{ toJson . }}
+{{- end }}
 {{- if $admission.certManager.enabled }}
 certificate_dir: /etc/calabash-certificate
 {{- end }}

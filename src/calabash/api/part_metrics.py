@@ -160,6 +160,14 @@ ADMISSION_REQUESTS = PartMetric(
     parts=_ADMISSION,
     help="Admission reviews by path (mutate, validate, claims) and result: allowed, denied, unreadable, or failed.",
 )
+ADMISSION_OWNERS = PartMetric(
+    name="calabash_admission_owners_total",
+    kind="counter",
+    labels=("result",),
+    parts=_ADMISSION,
+    help="Reviews of new pods that looked up the owner of the pod, by result: gang (its pods are one), none, invalid"
+    " (its fields), forbidden (its kind, to admission), or unanswered (by the API server).",
+)
 ADMISSION_SECONDS = PartMetric(
     name="calabash_admission_request_seconds",
     kind="histogram",
@@ -270,6 +278,7 @@ PART_METRICS = (
     PLANNER_NODES,
     PLANNER_BINDINGS,
     ADMISSION_REQUESTS,
+    ADMISSION_OWNERS,
     ADMISSION_SECONDS,
     ADAPTER_REQUESTS,
     ADAPTER_SECONDS,

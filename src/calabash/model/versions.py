@@ -104,6 +104,14 @@ POD_PLAN = Format(
     reader="the agent of the node: the container is not started, and the kubelet tries again",
     hint="upgrade the agent of the node to the version of the planner",
 )
+GANG_MEMBERSHIP = Format(
+    name="version",
+    oldest=1,
+    newest=1,
+    data="annotation `calabash.dev/gang-member` of a pod, written by admission",
+    reader="the planner: a pod without devices waits with the error in its condition",
+    hint="upgrade the planner to the version of admission",
+)
 USAGE_BATCH = Format(
     name="version",
     oldest=1,
@@ -113,7 +121,7 @@ USAGE_BATCH = Format(
     hint="upgrade the server of the cluster before the agents of its nodes",
 )
 
-FORMATS = (JOURNAL, BACKUP, SLOT_PAGES, POD_REQUEST, POD_PLAN, USAGE_BATCH)
+FORMATS = (JOURNAL, BACKUP, SLOT_PAGES, POD_REQUEST, POD_PLAN, GANG_MEMBERSHIP, USAGE_BATCH)
 
 
 def minor_version(version: str) -> tuple[int, int] | None:

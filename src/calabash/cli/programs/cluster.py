@@ -243,10 +243,12 @@ def read_settings(path: Path | None) -> AdmissionSettings:
     if path is None:
         return AdmissionSettings()
     try:
-        return msgspec.convert(yaml.safe_load(path.read_text()) or {}, type=AdmissionSettings)
+        settings = msgspec.convert(yaml.safe_load(path.read_text()) or {}, type=AdmissionSettings)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise CalabashError(
             f"{path} is not valid: {error}",
             reason=Reason.BAD_FILE,
             hint="see `policies` in docs/reference/helm-values.md",
         ) from error
+    _ = settings.gang_table  # invalid entries are reported before the server starts
+    return settings

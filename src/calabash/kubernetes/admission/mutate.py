@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from calabash.kubernetes.admission.canonical_form import formed, known_request
 from calabash.kubernetes.admission.claim_pods import by_either_api
+from calabash.kubernetes.admission.membership import membership, with_gang
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
 from calabash.kubernetes.admission.scope import (
     NamespaceTerms,
@@ -24,6 +25,8 @@ from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import PlacedContainer, amounts_of, containers_of, translate
+from calabash.kubernetes.gang_member import write_member
+from calabash.kubernetes.gangs.owned import OwnedMember
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.pod_request import ContainerRequest, GangSource, PodRequest, write_request
@@ -57,7 +60,10 @@ def understood(
     if asked is None:
         return None, ()
     asked, warning = with_queue(with_isolation(asked, namespace), pod, namespace)
-    return asked, tuple(filter(None, (warning, _checked_move(asked, pod))))
+    member, alone = membership(pod, namespace)
+    if member is not None and asked.gang_source is GangSource.NONE:
+        asked = with_gang(asked, member.member.gang, member.member.size)
+    return asked, tuple(filter(None, (warning, alone, _checked_move(asked, pod))))
 
 
 def _checked_move(asked: PodRequest, pod: AskingPod) -> str:
@@ -95,7 +101,7 @@ def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSetting
         return NOTHING
     asked, warnings = understood(pod, namespace, settings)
     if asked is None:
-        return NOTHING
+        return _without_devices(pod, namespace, settings)
     if pod.spec.node_name:
         raise CalabashError(
             f"the pod sets spec.nodeName to {pod.spec.node_name}, so its devices cannot be planned",
@@ -105,7 +111,7 @@ def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSetting
     places = {place.container.name: place for place in containers_of(pod)}
     for part in asked.containers if asked.allocation_api is AllocationApi.TOKENS else ():
         patch += _resources(places[part.container], part, counted=settings.second_scheduler)
-    patch += _annotations(pod, asked)
+    patch += _annotations(pod, asked, membership(pod, namespace)[0])
     pool = namespace.pools.get(asked.queue or namespace.queue, "")
     patch += _scheduling(pod, settings, settings.scheduler_of(pool))
     return Mutation(patch=tuple(patch), warnings=warnings)
@@ -125,13 +131,22 @@ def _resources(place: PlacedContainer, part: ContainerRequest, *, counted: bool)
     )
 
 
-def _annotations(pod: AskingPod, asked: PodRequest) -> list[Operation]:
+def _annotations(pod: AskingPod, asked: PodRequest, member: OwnedMember | None) -> list[Operation]:
     path, present = "/metadata/annotations", pod.metadata.annotations
     wanted = {names.REQUEST: write_request(asked), names.DIALECT: asked.dialect}
-    patch = put_map(path, present, wanted)
-    if names.PLAN in pod.annotations:
-        patch.append(remove(path + pointer(names.PLAN)))
-    return patch
+    first = asked.containers[0].request
+    if member is not None and member.member.gang == first.gang:
+        wanted[names.GANG_MEMBER] = write_member(member.member)
+    unwanted = [name for name in (names.PLAN, names.GANG_MEMBER) if name in pod.annotations and name not in wanted]
+    return put_map(path, present, wanted) + [remove(path + pointer(name)) for name in unwanted]
+
+
+def _without_devices(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
+    """Return the patch for a pod that asks for no device: an annotation of an earlier review is removed."""
+    del namespace, settings
+    if names.GANG_MEMBER not in pod.annotations:
+        return NOTHING
+    return Mutation(patch=(remove("/metadata/annotations" + pointer(names.GANG_MEMBER)),))
 
 
 def _scheduling(pod: AskingPod, settings: AdmissionSettings, scheduler: str) -> list[Operation]:

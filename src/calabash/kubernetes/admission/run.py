@@ -26,13 +26,20 @@ from calabash.adapters.kube import (
 )
 from calabash.adapters.kube.objects.core import NAMESPACE, Namespace
 from calabash.adapters.kube.objects.resources import QUEUE
-from calabash.api.part_metrics import ADMISSION_REQUESTS, ADMISSION_SECONDS, ClusterPart
+from calabash.api.part_metrics import ADMISSION_OWNERS, ADMISSION_REQUESTS, ADMISSION_SECONDS, ClusterPart
 from calabash.kubernetes.admission.claim_pods import look_up
-from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms, namespace_terms
-from calabash.kubernetes.admission.service import AdmissionService, ReviewResult
+from calabash.kubernetes.admission.owners import OwnerReader
+from calabash.kubernetes.admission.scope import (
+    ClaimsAsked,
+    NamespaceTerms,
+    OwnerAnswer,
+    OwnerResult,
+    namespace_terms,
+)
+from calabash.kubernetes.admission.service import LOOKUP_S, AdmissionService, ReviewResult
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.client_certificates import TrustedClients
-from calabash.kubernetes.dialects.pod import AskingClaim
+from calabash.kubernetes.dialects.pod import AskingClaim, AskingOwner
 from calabash.kubernetes.objects.names import POOL, TENANT
 from calabash.kubernetes.objects.shards import pool_of_queue
 from calabash.kubernetes.serving_certificates.authority import KeyPair
@@ -118,6 +125,7 @@ class AdmissionProgram:
         self._queues: Mirror[OwnedQueue] = Mirror(
             client, OWNED_QUEUE, on_change=self._queue, observer=self._queue_failures
         )
+        self._owners = OwnerReader(client, settings.gang_table, settings.extended_resources)
         service = AdmissionService(settings, facts=self, listener=self)
         self.server = SmallServer(
             service.handle,
@@ -223,6 +231,15 @@ class AdmissionProgram:
 
     def read_claims(self, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int]) -> ClaimsAsked:
         return look_up(self._client, namespace, claims, by_name)
+
+    def read_owner(self, namespace: str, owner: AskingOwner) -> OwnerAnswer:
+        answer = self._owners.read(namespace, owner, LOOKUP_S)
+        if answer.result is OwnerResult.FORBIDDEN:
+            _log.warning("owner", namespace=namespace, kind=owner.kind[:63], message=answer.warning)
+        return answer
+
+    def owner_answered(self, result: OwnerResult) -> None:
+        self.figures.count(ADMISSION_OWNERS, result.value)
 
     def _terms(self, namespace: Namespace) -> NamespaceTerms:
         metadata = namespace.metadata

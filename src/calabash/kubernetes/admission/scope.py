@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.claims.device_names import EXTENDED
 from calabash.kubernetes.dialects.facts import facts_of
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import with_least_isolation
+from calabash.kubernetes.gangs.owned import OwnedGangs
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.pod_request import PodRequest, isolation_named
 from calabash.model.errors import CalabashError, Reason
@@ -17,6 +19,37 @@ from calabash.model.request import DEFAULT_QUEUE, GpuRequest
 
 ClaimsAsked = Mapping[str, GpuRequest | CalabashError | None]
 _MIRROR = "kubernetes.io/config.mirror"
+
+
+class OwnerResult(StrEnum):
+    """Result of a lookup, as counted in the metrics.
+
+    GANG: an owner forms gangs. NONE: no owner forms one, or it does not exist any more. INVALID: the owner's fields are
+    invalid. FORBIDDEN: the API server forbids admission to read an owner. UNANSWERED: the API server did not answer.
+    """
+
+    GANG = "gang"
+    NONE = "none"
+    INVALID = "invalid"
+    FORBIDDEN = "forbidden"
+    UNANSWERED = "unanswered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerAnswer:
+    """Answer of a lookup.
+
+    Args:
+        gangs: the gangs of the owner; None unless the result is GANG.
+        warning: text for the user whose pod starts alone because of the result; "" for none.
+    """
+
+    result: OwnerResult
+    gangs: OwnedGangs | None = None
+    warning: str = ""
+
+
+NO_OWNER = OwnerAnswer(result=OwnerResult.NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +71,7 @@ class NamespaceTerms:
             do not exist are missing. The key ``EXTENDED`` has the request that containers make by extended resource
             names of device classes. ``claims`` is None if no claim was read for this review.
         pools: the pool of each queue that has one. A pool is a group of nodes and queues that may have its own planner.
+        owner: answer about the owner of the reviewed pod. None if no owner was looked up.
     """
 
     name: str
@@ -48,6 +82,7 @@ class NamespaceTerms:
     tenants: Mapping[str, str] = field(default_factory=dict)
     claims: ClaimsAsked | None = None
     pools: Mapping[str, str] = field(default_factory=dict)
+    owner: OwnerAnswer | None = None
 
     def allows(self, queue: str) -> bool:
         """Return True if pods of the namespace may use the queue."""

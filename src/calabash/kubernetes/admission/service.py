@@ -12,6 +12,8 @@ from typing import Protocol
 
 from calabash.kubernetes.admission.claim_pods import asked_by_name
 from calabash.kubernetes.admission.claims import answer_claims
+from calabash.kubernetes.admission.membership import states_gang
+from calabash.kubernetes.admission.owners import OwnerCache, is_read
 from calabash.kubernetes.admission.review import (
     AdmissionQuestion,
     Answer,
@@ -22,10 +24,11 @@ from calabash.kubernetes.admission.review import (
     read_review,
     with_name,
 )
-from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms
+from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms, OwnerAnswer, OwnerResult, is_exempt
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.claims.device_names import CLASS_RESOURCE, EXTENDED
-from calabash.kubernetes.dialects.pod import AskingClaim, read_pod
+from calabash.kubernetes.dialects.pod import AskingClaim, AskingOwner, read_pod
+from calabash.kubernetes.gangs.table import read_kinds
 from calabash.model.errors import CalabashError
 from calabash.transport.http1 import HttpQuestion, HttpReply
 
@@ -62,6 +65,10 @@ class AdmissionFacts(Protocol):
         """Read the terms of a namespace from the API server; None if it does not exist. May block."""
         ...
 
+    def read_owner(self, namespace: str, owner: AskingOwner, /) -> OwnerAnswer:
+        """Find the gang owner of the pods of a controller; see ``owners.OwnerReader``. May block."""
+        ...
+
     def read_claims(self, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int], /) -> ClaimsAsked:
         """Read the requests of a pod's claims from the API server; see ``claim_pods.look_up``. May block."""
         ...
@@ -72,6 +79,10 @@ class ReviewListener(Protocol):
 
     def denied(self, namespace: str, name: str, error: CalabashError) -> None:
         """Called for every denied object with its namespace, its name and the error."""
+        ...
+
+    def owner_answered(self, result: OwnerResult) -> None:
+        """Called for every review that looked up the owner of a pod."""
         ...
 
     def answered(self, path: str, result: ReviewResult, seconds: float) -> None:
@@ -93,6 +104,8 @@ class AdmissionService:
         self._settings = settings
         self._facts = facts
         self._listener = listener
+        self._owner_kinds = read_kinds(settings.gang_table)
+        self._owners = OwnerCache(facts.read_owner, LOOKUP_S)
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
         """Answer one HTTP request: with 404 for an unknown path, 405 for a method other than POST, or the review."""
@@ -115,7 +128,9 @@ class AdmissionService:
             return ReviewResult.UNREADABLE, reply
         facts = with_name(await self._namespace(review.namespace), review)
         try:
-            facts = replace(facts, claims=await self._claims(review))
+            looked_up = asyncio.gather(self._claims(review), self._owner(question.path, review, facts))
+            claims, owner = await looked_up
+            facts = replace(facts, claims=claims, owner=owner)
         except CalabashError as error:
             return ReviewResult.DENIED, HttpReply(body=denied(review, error))
         answer = _ANSWERS[question.path]
@@ -151,6 +166,24 @@ class AdmissionService:
             return await asyncio.wait_for(looking, LOOKUP_S)
         except (CalabashError, TimeoutError):
             return {EXTENDED: _UNKNOWN_CLASSES} if by_name else {}
+
+    async def _owner(self, path: str, review: AdmissionQuestion, facts: NamespaceTerms) -> OwnerAnswer | None:
+        """Return the answer about the owner of a new pod that may be a member of its gang; None for other objects.
+
+        Raises:
+            CalabashError: the object is not a pod.
+        """
+        if path != MUTATE or review.operation != "CREATE" or review.sub_resource:
+            return None
+        if b'"ownerReferences"' not in bytes(review.object) or is_exempt(facts, self._settings):
+            return None
+        pod = read_pod(review.object)
+        owner = pod.controller
+        if owner is None or states_gang(pod) or not is_read(self._owner_kinds, owner):
+            return None
+        answer = await self._owners.answer(review.namespace, owner)
+        self._listener.owner_answered(answer.result)
+        return answer
 
     async def _namespace(self, name: str) -> NamespaceTerms | None:
         known = self._facts.cached_terms(name)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, DialectSettings
+from calabash.kubernetes.gangs.owner import GangOwner, read_owners
+from calabash.kubernetes.gangs.table import table_with
 from calabash.kubernetes.objects.names import SCHEDULER
 from calabash.kubernetes.serving_certificates.settings import CertificateSettings
 
@@ -45,6 +48,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         serving_days, authority_days: validity, in days, of the server certificate and of the authority that signs it.
             Each is replaced when a third of its validity is left.
         leaving_s: seconds for which the server still answers after SIGTERM, until API servers no longer use it.
+        gang_owners: more kinds of gang owners, in the form of the option ``--owners`` of ``explain-gang``.
         aliyun_memory_mib, alauda_memory_mib, volcano_memory_mib: MiB in one unit of these systems' memory resources.
     """
 
@@ -68,6 +72,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     serving_days: Annotated[int, Meta(ge=1, le=825)] = 90
     authority_days: Annotated[int, Meta(ge=2, le=7300)] = 1825
     leaving_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
+    gang_owners: list[Any] = []
     aliyun_memory_mib: _Unit = DEFAULT_SETTINGS.aliyun_memory_mib
     alauda_memory_mib: _Unit = DEFAULT_SETTINGS.alauda_memory_mib
     volcano_memory_mib: _Unit = DEFAULT_SETTINGS.volcano_memory_mib
@@ -96,6 +101,15 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             alauda_memory_mib=self.alauda_memory_mib,
             volcano_memory_mib=self.volcano_memory_mib,
         )
+
+    @property
+    def gang_table(self) -> Mapping[str, GangOwner]:
+        """Return the table of gang owners, by ``GangOwner.key``.
+
+        Raises:
+            CalabashError: BAD_FILE if an entry of ``gang_owners`` is invalid; the message names the entry and the field.
+        """
+        return table_with(read_owners(self.gang_owners))
 
     @property
     def trusted_users(self) -> tuple[str, ...]:

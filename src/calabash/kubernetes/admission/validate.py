@@ -7,6 +7,7 @@ allocated to other pods.
 from __future__ import annotations
 
 from calabash.kubernetes.admission.claim_pods import same_request
+from calabash.kubernetes.admission.membership import with_written_gang
 from calabash.kubernetes.admission.mutate import understood
 from calabash.kubernetes.admission.scope import NamespaceTerms, left_alone
 from calabash.kubernetes.admission.settings import AdmissionSettings
@@ -16,7 +17,7 @@ from calabash.kubernetes.objects import names
 from calabash.kubernetes.pod_request import write_request
 from calabash.model.errors import CalabashError, Reason
 
-PROTECTED = (names.PLAN, names.REQUEST, names.DIALECT)
+PROTECTED = (names.PLAN, names.REQUEST, names.DIALECT, names.GANG_MEMBER)
 
 
 def validate(
@@ -51,6 +52,7 @@ def _created(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSetti
     if names.PLAN in pod.annotations:
         raise _not_theirs(f"annotation {names.PLAN} is set on a new pod", "remove it: the planner writes it")
     asked, _ = understood(pod, namespace, settings)
+    asked = with_written_gang(asked, pod) if asked is not None else None
     wanted = {names.REQUEST: write_request(asked), names.DIALECT: asked.dialect} if asked is not None else {}
     for name in (names.REQUEST, names.DIALECT):
         if name in pod.annotations and not same_request(pod.annotations[name], wanted.get(name)):

@@ -20,8 +20,10 @@ class _Narrow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class AskingOwner(_Narrow, frozen=True):
     """An owner of the pod."""
 
+    api_version: str = ""
     kind: str = ""
     name: str = ""
+    uid: str = ""
     controller: bool | None = None
 
 
@@ -114,6 +116,11 @@ class AskingPod(_Narrow, frozen=True):
     def labels(self) -> dict[str, str]:
         """Return the labels; empty if the pod has none."""
         return self.metadata.labels or {}
+
+    @property
+    def controller(self) -> AskingOwner | None:
+        """Return the owner that is the pod's controller, or None."""
+        return next((owner for owner in self.metadata.owner_references or [] if owner.controller), None)
 
 
 # Created at import, also for ``pod_of``: msgspec crashes when two threads create the first decoder of a type at the

@@ -72,7 +72,11 @@ def member_of(owner: GangOwner, manifest: Any, pod: Any) -> Member:
     Raises:
         CalabashError: the object is invalid, or the pod names no role of an object whose roles are gangs.
     """
-    gangs = gangs_of(owner, manifest)
+    return member_among(owner, gangs_of(owner, manifest), pod)
+
+
+def member_among(owner: GangOwner, gangs: Sequence[Gang], pod: Any) -> Member:
+    """Return the membership of a pod in one of the gangs of an object; see ``member_of``."""
     role = role_of(owner, [role.name for gang in gangs for role in gang.roles], pod)
     gang = next((gang for gang in gangs if any(part.name == role for part in gang.roles)), gangs[0])
     return Member(

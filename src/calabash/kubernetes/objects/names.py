@@ -24,7 +24,7 @@ GANG = f"{GROUP}/gang"
 GANG_SIZE = f"{GROUP}/gang-size"
 RUN_TIME = f"{GROUP}/run-time"
 MOVABLE = f"{GROUP}/movable"
-GANG_OF_OWNER = f"{GROUP}/gang-of-owner"  # of an owner: "true" makes its pods a gang, "false" does not
+GANG_OF_OWNER = f"{GROUP}/gang-of-owner"  # of an owner: "true" makes its pods a gang, "false" (also of a pod) does not
 
 # ``ISOLATION`` as the label of a namespace is the least level of its pods.
 
@@ -55,6 +55,7 @@ ADMISSION = f"{GROUP}/admission"
 REQUEST = f"{GROUP}/request"  # JSON: the request that admission read, see ``pod_request``
 PLAN = f"{GROUP}/plan"  # JSON: the devices and slices of each container, see ``plan``
 DIALECT = f"{GROUP}/dialect"  # the dialects in which the pod asked
+GANG_MEMBER = f"{GROUP}/gang-member"  # JSON: the pod as a member of its owner's gang, see ``gang_member``
 
 PLANNED = f"{GROUP}/Planned"  # condition of a pod that another scheduler bound: the reason why it has no plan
 # Condition of a pod that waits: the message of its condition ``PodScheduled`` with marked names, see ``message_codec``.

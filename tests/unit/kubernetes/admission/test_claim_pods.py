@@ -12,7 +12,7 @@ from tests.unit.kubernetes.admission.test_mutate import OURS, TEAM, admitted, as
 
 from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
 from calabash.kubernetes.admission.claim_pods import asked_by_name, look_up
-from calabash.kubernetes.admission.scope import ClaimsAsked, NamespaceTerms
+from calabash.kubernetes.admission.scope import NO_OWNER, ClaimsAsked, NamespaceTerms, OwnerAnswer, OwnerResult
 from calabash.kubernetes.admission.service import MUTATE, AdmissionService, ReviewResult
 from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.claims.device_names import EXTENDED
@@ -190,6 +190,12 @@ def test_pod_that_asks_by_the_name_of_a_device_class_is_refused_while_the_api_se
 
         def read_claims(self, *_: object) -> ClaimsAsked:
             raise CalabashError("no answer")
+
+        def read_owner(self, *_: object) -> OwnerAnswer:
+            return NO_OWNER
+
+        def owner_answered(self, result: OwnerResult) -> None:
+            pass
 
         def denied(self, namespace: str, name: str, error: CalabashError) -> None:
             pass
