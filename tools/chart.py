@@ -1,7 +1,8 @@
 """Generate the chart's files that follow from the product, with placeholders for values of an installation.
 
 The files are the webhook configurations of admission, the kinds of owners that it may read, kube-scheduler's
-configuration, the definitions of tenant networks, and the part of the values' schema that describes gang owners. ``python -m tools.chart`` rewrites them; ``--check`` exits 1 if one is not current.
+configuration, the definitions of tenant networks, and the part of the values' schema that describes gang owners.
+``python -m tools.chart`` rewrites them; ``--check`` exits 1 if one is not current.
 """
 
 from __future__ import annotations

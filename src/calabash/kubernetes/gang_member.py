@@ -86,5 +86,6 @@ def read_member(text: str) -> GangMember:
 
 def _bad(what: str) -> CalabashError:
     return CalabashError(
-        f"annotation {GANG_MEMBER} cannot be read: {what}", hint="only admission writes it; create the pod again without it"
+        f"annotation {GANG_MEMBER} cannot be read: {what}",
+        hint="only admission writes it; create the pod again without it",
     )

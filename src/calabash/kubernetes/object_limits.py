@@ -24,6 +24,7 @@ from calabash.adapters.kube.objects.meta import ObjectMeta
 from calabash.kubernetes.dialects.facts import COSCHEDULING_GROUPS, VOLCANO_GROUP
 from calabash.kubernetes.dialects.protocol import ANNOTATION_CHARACTERS_MAX
 from calabash.kubernetes.dialects.registry import DIALECTS
+from calabash.kubernetes.gang_member import MEMBER_BYTES_MAX
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.plan import PLAN_BYTES_MAX
 from calabash.kubernetes.pod_request import REQUEST_BYTES_MAX, oversized
@@ -49,7 +50,7 @@ _ASKING = frozenset(
         *(name for dialect in DIALECTS for name in (*dialect.annotations, *dialect.asked_by, *dialect.queues)),
     }
 )
-_MAX = {names.REQUEST: REQUEST_BYTES_MAX, names.PLAN: PLAN_BYTES_MAX}
+_MAX = {names.REQUEST: REQUEST_BYTES_MAX, names.PLAN: PLAN_BYTES_MAX, names.GANG_MEMBER: MEMBER_BYTES_MAX}
 _FIRST_LABELS = (*COSCHEDULING_GROUPS, *sorted(_ASKING))  # dialects read some of these names from labels
 _ENCODE = msgspec.json.Encoder().encode
 

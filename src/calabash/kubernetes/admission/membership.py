@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from calabash.kubernetes.admission.scope import NamespaceTerms
+from calabash.kubernetes.dialects.facts import facts_of
 from calabash.kubernetes.dialects.pod import AskingPod
+from calabash.kubernetes.gang_member import GangMember
 from calabash.kubernetes.gangs.owned import OwnedMember, member_in
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.pod_request import GangSource, PodRequest, read_request
@@ -24,6 +28,24 @@ def membership(pod: AskingPod, namespace: NamespaceTerms) -> tuple[OwnedMember |
     if answer is None or answer.gangs is None:
         return None, answer.warning if answer is not None else ""
     return member_in(answer.gangs, {"metadata": {"labels": pod.labels, "annotations": pod.annotations}}), ""
+
+
+def membership_without_devices(pod: AskingPod, namespace: NamespaceTerms) -> tuple[GangMember | None, str]:
+    """Return the membership of a pod without devices that starts with members that request devices, and a warning.
+
+    Returns None for other pods: if no member that starts with it requests devices, the planner would never plan the gang.
+    A pod that names a PodGroup belongs to the gang of that group.
+    """
+    found, warning = membership(pod, namespace)
+    if found is None or not found.has_devices or pod.spec.node_name:
+        return None, warning
+    try:
+        facts = facts_of(pod)
+    except CalabashError:  # an annotation of the product that no device depends on
+        return None, ""
+    if facts.gang_source in (GangSource.NONE, GangSource.ANNOTATION):
+        return found.member if not facts.gang else None, ""
+    return msgspec.structs.replace(found.member, gang=facts.gang, source=facts.gang_source, size=1), ""
 
 
 def with_gang(asked: PodRequest, gang: str, size: int) -> PodRequest:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from calabash.kubernetes.admission.canonical_form import formed, known_request
 from calabash.kubernetes.admission.claim_pods import by_either_api
-from calabash.kubernetes.admission.membership import membership, with_gang
+from calabash.kubernetes.admission.membership import membership, membership_without_devices, with_gang
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
 from calabash.kubernetes.admission.scope import (
     NamespaceTerms,
@@ -22,6 +22,7 @@ from calabash.kubernetes.admission.scope import (
     with_queue,
 )
 from calabash.kubernetes.admission.settings import AdmissionSettings
+from calabash.kubernetes.dialects.facts import facts_of
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import PlacedContainer, amounts_of, containers_of, translate
@@ -142,14 +143,33 @@ def _annotations(pod: AskingPod, asked: PodRequest, member: OwnedMember | None) 
 
 
 def _without_devices(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
-    """Return the patch for a pod that asks for no device: an annotation of an earlier review is removed."""
-    del namespace, settings
-    if names.GANG_MEMBER not in pod.annotations:
-        return NOTHING
-    return Mutation(patch=(remove("/metadata/annotations" + pointer(names.GANG_MEMBER)),))
+    """Return the patch for a pod that asks for no device.
+
+    A member of its owner's gang gets the annotation of its membership, the gate and the scheduler of the members with
+    devices. Of other pods, an annotation of an earlier review is removed.
+    """
+    member, warning = membership_without_devices(pod, namespace)
+    warnings = (warning,) if warning else ()
+    path = "/metadata/annotations"
+    if member is None:
+        stale = (remove(path + pointer(names.GANG_MEMBER)),) if names.GANG_MEMBER in pod.annotations else ()
+        return Mutation(patch=stale, warnings=warnings)
+    patch = put_map(path, pod.metadata.annotations, {names.GANG_MEMBER: write_member(member)})
+    queue = facts_of(pod).queue
+    pool = namespace.pools.get(queue if queue and namespace.allows(queue) else namespace.queue, "")
+    return Mutation(patch=(*patch, *_held(pod, settings, settings.scheduler_of(pool))), warnings=warnings)
 
 
 def _scheduling(pod: AskingPod, settings: AdmissionSettings, scheduler: str) -> list[Operation]:
+    spec, patch = pod.spec, _held(pod, settings, scheduler)
+    if all(toleration.key != names.DEVICE_TAINT for toleration in spec.tolerations or []):
+        tolerated = {"key": names.DEVICE_TAINT, "operator": "Exists"}
+        patch.append(append("/spec/tolerations", spec.tolerations, tolerated))
+    return patch
+
+
+def _held(pod: AskingPod, settings: AdmissionSettings, scheduler: str) -> list[Operation]:
+    """Return the operations that set the scheduler and the gate of the planner."""
     spec = pod.spec
     patch: list[Operation] = []
     if settings.second_scheduler and spec.scheduler_name != scheduler:
@@ -158,7 +178,4 @@ def _scheduling(pod: AskingPod, settings: AdmissionSettings, scheduler: str) -> 
         patch.append(put("/spec/schedulerName", DEFAULT_SCHEDULER))
     if all(gate.name != names.PLAN_GATE for gate in spec.scheduling_gates or []):
         patch.append(append("/spec/schedulingGates", spec.scheduling_gates, {"name": names.PLAN_GATE}))
-    if all(toleration.key != names.DEVICE_TAINT for toleration in spec.tolerations or []):
-        tolerated = {"key": names.DEVICE_TAINT, "operator": "Exists"}
-        patch.append(append("/spec/tolerations", spec.tolerations, tolerated))
     return patch

@@ -1,15 +1,16 @@
 """Webhook configurations of admission: the objects that API servers send to it, and the failure policies. Pure.
 
-API servers send only pods that ask for devices or have the product's annotations (``matchConditions``), so that an
-admission server that is down delays no other pod. The conditions cannot see which driver's devices a claim asks for,
-so all pods with claims are sent. While no admission server answers, the creation of a pod that asks for devices fails
-and its controller tries again; in namespaces with the label ``calabash.dev/admission: optional`` the pod is admitted
-unchanged.
+API servers send only pods that ask for devices, have the product's annotations, or may be members without devices of
+their owner's gang (``matchConditions``), so that an admission server that is down delays no other pod. The conditions
+cannot see which driver's devices a claim asks for, so all pods with claims are sent. While no admission server answers,
+the creation of such a pod fails and its controller tries again; in namespaces with the label ``calabash.dev/admission:
+optional`` the pod is admitted unchanged.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from calabash.kubernetes.admission.service import CLAIMS, MUTATE, VALIDATE
@@ -17,10 +18,14 @@ from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.validate import PROTECTED
 from calabash.kubernetes.claims.device_names import CLASS_RESOURCE, DRIVER
 from calabash.kubernetes.dialects.registry import DIALECTS
+from calabash.kubernetes.gangs.owner import read_owners
+from calabash.kubernetes.gangs.table import read_kinds, role_marks, table_with
 from calabash.kubernetes.objects import names
 
 TIMEOUT_S = 5
 EXTENDED_MARK = "@EXTENDED@"  # placeholder for a regular expression that the chart writes
+# Placeholders in lists, for the kinds that an administrator adds, and for their labels of roles.
+KINDS_MARK, ROLES_MARK = "@KINDS@", "@ROLES@"
 
 
 def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
@@ -135,7 +140,30 @@ def _asks(settings: AdmissionSettings) -> str:
     asked_by = [name for dialect in DIALECTS for name in dialect.asked_by]
     said = " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in (*asked_by, *PROTECTED))
     pattern = _pattern(settings.extended_resources).removesuffix(")$") + f"|{re.escape(CLASS_RESOURCE)}.*)$"
-    return f"{_amounts(containers, pattern)} || {said} || object.spec.?resourceClaims.orValue([]).size() > 0"
+    claims = "object.spec.?resourceClaims.orValue([]).size() > 0"
+    return f"{_amounts(containers, pattern)} || {said} || {claims} || ({_is_member(settings)})"
+
+
+def _is_member(settings: AdmissionSettings) -> str:
+    """Return the condition of pods without devices that may be members of their owner's gang.
+
+    Such a pod has a controller of a kind that leads to a gang owner, and a label or annotation that names its role. Pods
+    of Deployments, and of Jobs and StatefulSets that nobody else created, have no such label.
+    """
+    added = [owner for owner in read_owners(settings.gang_owners) if owner.named_by is None]
+    known = sorted({kind.kind for kind in read_kinds(table_with()).values()})
+    kinds = _listed((*known, *(owner.kind for owner in added)), settings, KINDS_MARK)
+    named = (*role_marks(table_with()), *(name for owner in added for name in owner.role_labels))
+    roles = _listed(named, settings, ROLES_MARK)
+    owned = f"object.metadata.?ownerReferences.orValue([]).exists(o, o.?controller.orValue(false) && o.kind in {kinds})"
+    labels, annotations = "object.metadata.?labels.orValue({})", "object.metadata.?annotations.orValue({})"
+    return f"{owned} && {roles}.exists(name, name in {labels} || name in {annotations})"
+
+
+def _listed(words: Iterable[str], settings: AdmissionSettings, mark: str) -> str:
+    """Return a list in CEL, with a placeholder at the end if the chart is written (``tools/chart.py``)."""
+    more = (mark,) if EXTENDED_MARK in settings.extended_resources else ()
+    return "[" + ", ".join(f"'{word}'" for word in (*words, *more)) + "]"
 
 
 def _says() -> str:

@@ -103,7 +103,11 @@ class Reviews:
         response = msgspec.json.decode(reply.body)["response"]
         assert response["allowed"], response["status"]
         self.warnings = response.get("warnings", [])
-        patch = msgspec.json.decode(msgspec.json.decode(f'"{response["patch"]}"', type=bytes)) if "patch" in response else []
+        patch = (
+            msgspec.json.decode(msgspec.json.decode(f'"{response["patch"]}"', type=bytes))
+            if "patch" in response
+            else []
+        )
         changed: Json = applied(pod, patch)
         return changed
 

@@ -18,7 +18,7 @@ from calabash.kubernetes.planner.decide.allocated_claims import AllocatedClaims
 from calabash.kubernetes.planner.decide.decisions import Decisions
 from calabash.kubernetes.planner.decide.extender_answers import ExtenderAnswers
 from calabash.kubernetes.planner.decide.nodes import Nodes
-from calabash.kubernetes.planner.decide.pods import Pods, resubmit_resized_gangs, resubmit_waiting
+from calabash.kubernetes.planner.decide.pods import Pods, resubmit_resized_gangs, resubmit_waiting, start_ready_riders
 from calabash.kubernetes.planner.decide.relocations import Relocations
 from calabash.kubernetes.planner.decide.unplanned_pods import UnplannedPods
 from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S, UnusedPlans
@@ -281,6 +281,7 @@ class Core:
         requests.budgets.mark_changed(self.store, lambda entry: requests.eviction_marks(entry, now_s))
         self.unplanned_pods.retry(now_s)
         self.decisions.decide(now_s)
+        start_ready_riders(self.pods)
         self.store.actions.add_due_reports(now_s)
 
     def _rebuild(self, now_s: float) -> None:

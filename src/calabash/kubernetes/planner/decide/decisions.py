@@ -35,6 +35,7 @@ from calabash.kubernetes.planner.state.facts import (
     UngatePod,
     WritePlan,
 )
+from calabash.kubernetes.planner.state.gang_members import member_note
 from calabash.kubernetes.planner.state.pod_entry import PodEntry, devices_of
 from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED, UNBOUND, PodEvent, Stage
 from calabash.kubernetes.planner.state.store import PodStore
@@ -89,11 +90,8 @@ class Decisions:
                 self._apply_stop(entry, decision)
             elif isinstance(decision, Wait):
                 note = self._pods.requests.budgets.protected_victims_note(store, entry)
-                store.actions.set_reason(
-                    entry,
-                    decision.reason,
-                    joined("", (_text_of(entry, decision.explanation), _unready(store), note)),
-                )
+                said = (_text_of(entry, decision.explanation), _unready(store), note, member_note(store, entry))
+                store.actions.set_reason(entry, decision.reason, joined("", said))
         self._release_broken_gangs()
 
     def apply_start(self, entry: PodEntry, start: StartBundle) -> None:

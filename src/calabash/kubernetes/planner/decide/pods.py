@@ -86,6 +86,8 @@ class Pods:
                 planned.setdefault(entry.gang or entry.facts.uid, []).append(entry)
             else:
                 waiting.append(entry)
+                if entry.facts.rides:
+                    self.requests.set_bundle(entry)  # its gang counts it
         for members in planned.values():
             self._resume(members, now_s)
         for entry in waiting:
@@ -97,7 +99,7 @@ class Pods:
         """Submit the pod to its queue. Does nothing while the pod is deferred.
 
         A pod that cannot be submitted is set aside with the reason. A pod that needs no devices of its own becomes
-        RIDING.
+        RIDING, if it is in no gang, or its gang starts.
         """
         store, facts = self._store, entry.facts
         if facts.leaving:
@@ -110,7 +112,7 @@ class Pods:
             return
         if not self._set_bundle(entry):
             if facts.rides and not facts.waits_for and entry.stage is not Stage.RIDING:
-                store.set_riding(entry)
+                self._start_rider(entry)
             return
         if entry.id in store.scheduler.known:
             store.free(entry)
@@ -213,6 +215,16 @@ class Pods:
             self._store.set_aside(entry, PodEvent.UNPLANNABLE)
         return False
 
+    def _start_rider(self, entry: PodEntry) -> None:
+        """Set the stage RIDING, or set a member of a gang aside that has no plan yet."""
+        riders = self.requests.waiting_riders
+        if entry.facts.member is None or riders.may_start(entry):
+            self._store.set_riding(entry)
+        elif entry.gang is None:
+            self._store.set_aside(entry, PodEvent.UNPLANNABLE)
+        else:
+            self._set_aside(entry, Reason.GANG_INCOMPLETE, riders.waiting_text(entry))
+
     def _set_aside(self, entry: PodEntry, reason: Reason, message: str) -> None:
         """Set a pod aside that cannot be planned, and explain why."""
         self._store.set_aside(entry, PodEvent.UNPLANNABLE)
@@ -267,7 +279,8 @@ class Pods:
         complete = True
         if gang is not None:
             there, needed = store.permits.progress(gang)
-            complete = store.permits.has_bound_member(gang) or there + len(adopted) >= needed
+            riders = len(self.requests.riders.get(gang, ()))
+            complete = store.permits.has_bound_member(gang) or there + len(adopted) + riders >= needed
         for entry in members:
             if entry.plan is None:
                 if entry.bundle is not None:
@@ -283,7 +296,7 @@ class Pods:
 
 def _asks(facts: PodFacts) -> tuple[object, ...]:
     """Return the facts that affect a waiting pod's placement; if they change, the pod is submitted again."""
-    return (facts.request, facts.constraints, facts.priority, facts.pins, facts.waits_for, facts.rides)
+    return (facts.request, facts.constraints, facts.priority, facts.pins, facts.waits_for, facts.rides, facts.member)
 
 
 def pods_on_node(store: PodStore, node: str) -> list[PodEntry]:
@@ -319,6 +332,12 @@ def resubmit_resized_gangs(store: PodStore, pods: Pods) -> None:
         for uid in sorted(store.permits.members(gang)):
             if store.entries[uid].stage is Stage.WAITING:
                 _submit_again(store, pods, store.entries[uid])
+
+
+def start_ready_riders(pods: Pods) -> None:
+    """Submit the members without devices again that wait for the plans of their gangs."""
+    for entry in pods.requests.waiting_riders.take_ready():
+        pods.submit(entry)
 
 
 def _submit_again(store: PodStore, pods: Pods, entry: PodEntry) -> None:

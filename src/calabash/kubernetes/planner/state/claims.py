@@ -117,7 +117,7 @@ class Claims:
         used, missing = self._used(facts)
         asks = facts.request is not None and facts.request.allocation_api is AllocationApi.CLAIMS
         if not (asks or used):
-            return facts if facts.request is not None or facts.fault else None
+            return facts if facts.request is not None or facts.fault or facts.rides else None
         if not asks and not facts.node and not facts.uses_our_scheduler:
             return None  # the pod's scheduler has not allocated anything for it yet
         if used and not asks and facts.request is not None:
@@ -201,7 +201,11 @@ class Claims:
         theirs = [one.claim for one in used if one.claim.owner != facts.uid or not facts.node]
         pins = {claim.node for claim in theirs if claim.node}  # claims created for a bound pod end with it
         return replace(
-            facts, request=_joined(facts, parts), plan=_allocated(facts, parts) or facts.plan, pins=tuple(sorted(pins))
+            facts,
+            request=_joined(facts, parts),
+            plan=_allocated(facts, parts) or facts.plan,
+            pins=tuple(sorted(pins)),
+            rides=False,
         )
 
     def _waiting_reason(self, claim: ClaimFacts) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from calabash.binder.cluster.device_kinds import NodeDevice, PlacementConstraints
+from calabash.kubernetes.gang_member import GangMember
 from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
@@ -98,7 +99,9 @@ class PodFacts:
         claims: the claims that the pod names, of any driver.
         waits_for: text about a claim that is missing or not allocated, so that nothing can be decided yet; "" for none.
         pins: nodes on which claims of the pod are allocated already.
-        rides: the pod needs no plan: all its claims are counted for other pods, or request no devices of ours.
+        rides: the pod needs no plan: all its claims are counted for other pods, or request no devices of ours, or it is
+            a member of a gang without devices.
+        member: the pod as a member of the gang of its owner; None if admission has read no such gang.
     """
 
     uid: str
@@ -129,6 +132,7 @@ class PodFacts:
     waits_for: str = ""
     pins: tuple[str, ...] = ()
     rides: bool = False
+    member: GangMember | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property

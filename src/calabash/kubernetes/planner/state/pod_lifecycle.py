@@ -26,7 +26,8 @@ class Stage(StrEnum):
 
 
 STAGES = {
-    Stage.ASIDE: "cannot be planned now: its queue or gang group does not exist, no device suits it, or another gate holds it",
+    Stage.ASIDE: "cannot be planned now: its queue or gang group does not exist, no device suits it, another gate holds it,"
+    " or it requests no devices and its gang has no plan",
     Stage.WAITING: "waits in its queue for devices",
     Stage.PLACED: "has devices, and waits for the evicted pods that still hold them to end",
     Stage.RELEASING: "its plan is being written",
@@ -34,7 +35,8 @@ STAGES = {
     Stage.BINDING: "its binding is being written",
     Stage.BOUND: "is bound to its node",
     Stage.EVICTED: "its eviction was requested",
-    Stage.RIDING: "has no plan and needs none: its claims are counted for other pods, or request no devices of ours",
+    Stage.RIDING: "has no plan and needs none: its claims are counted for other pods, or request no devices of ours, or it"
+    " is a member without devices of a gang that starts",
 }
 
 UNBOUND = frozenset((Stage.PLACED, Stage.RELEASING, Stage.RELEASED))  # with a plan
@@ -80,7 +82,8 @@ EVENTS = {
     PodEvent.PLAN_FOUND: "a new leader has found a plan in the pod's annotation, and its devices are free",
     PodEvent.SUBMITTED: "the pod is added to its queue without a plan, for the first time or because it lost its devices",
     PodEvent.CONFINED: "the pod has no plan, and another scheduler may bind it to its candidate nodes only",
-    PodEvent.SHARES_CLAIMS: "all claims of the pod are counted for other pods; the gate is removed",
+    PodEvent.SHARES_CLAIMS: "all claims of the pod are counted for other pods, or the gang of a pod without devices starts;"
+    " the gate is removed",
     PodEvent.ASSIGNED: "the scheduler has assigned free devices; the plan is written and the gate is removed",
     PodEvent.ASSIGNED_BUSY: "the scheduler has assigned devices that evicted pods still use; the node is nominated",
     PodEvent.REASSIGNED: "free devices were assigned to a pod without our gate; the plan is written with the binding",

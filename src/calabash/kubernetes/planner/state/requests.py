@@ -12,6 +12,7 @@ from calabash.kubernetes.dialects.translate import with_least_isolation
 from calabash.kubernetes.planner.state.affinity import HOSTNAME
 from calabash.kubernetes.planner.state.budgets import Budgets
 from calabash.kubernetes.planner.state.facts import PodFacts
+from calabash.kubernetes.planner.state.gang_members import WaitingRiders, stated_gang
 from calabash.kubernetes.planner.state.gang_permits import GangName
 from calabash.kubernetes.planner.state.node_backoff import NodeBackoff
 from calabash.kubernetes.planner.state.pod_entry import PodEntry
@@ -51,6 +52,7 @@ class PodRequests:
         groups: number of members that must start together, by gang group object.
         budgets: disruption budgets, and the pods that they protect.
         riders: UIDs of members that request no devices (stage RIDING), by gang.
+        waiting_riders: those of them that wait for the plans of the others.
         node_backoff: nodes on which kube-scheduler refused pods of a controller.
     """
 
@@ -62,6 +64,7 @@ class PodRequests:
         self.budgets = Budgets()
         self.node_backoff = NodeBackoff()
         self.riders: dict[GangName, set[str]] = {}
+        self.waiting_riders = WaitingRiders(store)
         self._resized_gangs: set[GangName] = set()
 
     def set_bundle(self, entry: PodEntry) -> bool:
@@ -103,21 +106,16 @@ class PodRequests:
         If the pod's gang group does not exist, the pod is added to ``PodStore.aside``, and the result is None.
         """
         store, facts = self._store, entry.facts
-        if facts.request is None:
-            return 1
-        first = facts.request.containers[0].request
-        size = first.gang_size
-        if facts.request.gang_source not in (GangSource.NONE, GangSource.ANNOTATION):
-            known = self.groups.get((facts.request.gang_source, facts.namespace, first.gang))
-            if known is None and not (facts.node or facts.rides):
-                store.list_aside(
-                    entry, Reason.GANG_INCOMPLETE, f"{facts.request.gang_source} group {first.gang} does not exist"
-                )
+        name, source, size = stated_gang(facts)
+        if source not in (GangSource.NONE, GangSource.ANNOTATION):
+            known = self.groups.get((source, facts.namespace, name))
+            if known is None and not (facts.node or (facts.rides and facts.member is None)):
+                store.list_aside(entry, Reason.GANG_INCOMPLETE, f"{source} group {name} does not exist")
                 return None
             size = known or 1
-        if not first.gang:
+        if not name:
             return size
-        gang = (facts.namespace, first.gang)
+        gang = (facts.namespace, name)
         self._join(entry, gang, size)
         return max(1, size - len(self.riders.get(gang, ())))
 

@@ -298,13 +298,15 @@ class PodStore:
         return refusals
 
     def set_riding(self, entry: PodEntry) -> None:
-        """Set the stage RIDING: the pod's claims are counted for other pods. Add the action that removes its gate.
+        """Set the stage RIDING: the pod needs no devices of its own. Add the action that removes its gate.
 
-        Such a pod needs no plan, because kube-scheduler places it on the node on which its claims are allocated.
+        Such a pod needs no plan: kube-scheduler places it on the node of its claims, or on any node without claims.
         """
         if self.advance(entry, PodEvent.SHARES_CLAIMS):
             self._aside.pop(entry.facts.uid, None)
-            self.actions.set_reason(entry, None, "its claims are allocated")
+            self.actions.set_reason(
+                entry, None, "its gang starts" if entry.facts.member else "its claims are allocated"
+            )
             if entry.facts.gated:
                 self.actions.add(UngatePod(pod=entry.pod))
 

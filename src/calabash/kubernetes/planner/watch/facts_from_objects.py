@@ -29,6 +29,7 @@ from calabash.kubernetes.dialects.translate import translate
 from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import (
     ALLOCATION_API,
+    GANG_MEMBER,
     GPUS,
     ISOLATION,
     PLAN,
@@ -53,6 +54,7 @@ from calabash.kubernetes.planner.state.facts import (
     SliceFacts,
 )
 from calabash.kubernetes.planner.watch.facts_from_claims import pod_claims
+from calabash.kubernetes.planner.watch.membership import gang_member
 from calabash.kubernetes.pod_request import PodRequest, read_request
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError
@@ -63,8 +65,7 @@ from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 _ENDED = ("Succeeded", "Failed")
 _REFUSED = ("UnexpectedAdmissionError", "OutOf")
-_REFUSAL_MAX = 300
-_DIGITS_MAX = 9
+_REFUSAL_MAX, _DIGITS_MAX = 300, 9
 _NOT_SCHEDULED = ("Unschedulable", "SchedulerError")  # reasons that kube-scheduler gives
 _TIED_TO_NODES = ("DaemonSet", "Node")
 
@@ -80,8 +81,8 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodFacts | None:
         request = _request(pod)
     except CalabashError as error:
         request, fault = None, str(error).replace("\n", "; ")
-    claims = pod_claims(pod)
-    if request is None and not (fault or claims):
+    claims, (member, fault) = pod_claims(pod), gang_member(pod, request, fault)
+    if request is None and not (fault or claims or member):
         return None
     by_claims = request.allocation_api is AllocationApi.CLAIMS if request is not None else bool(claims)
     gates = {gate.name for gate in spec.scheduling_gates}
@@ -112,6 +113,8 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodFacts | None:
         candidate_nodes=() if is_ours(spec.scheduler_name) else candidate_nodes_of(pod),
         refusal=refusal_of(pod),
         claims=claims,
+        rides=request is None and not fault and member is not None,
+        member=member,
         labels=meta.labels,
     )
 
@@ -124,10 +127,10 @@ def _since(scheduled: Condition | None) -> float:
 def may_concern_us(pod: Pod) -> bool:
     """Return True if a pod of another scheduler may use devices.
 
-    Such a pod requests our resources, names claims, or has our request annotation.
+    Such a pod requests our resources, names claims, or has an annotation of admission.
     """
     extended = pod.status.extended_resource_claim_status is not None
-    if REQUEST in pod.metadata.annotations or pod.spec.resource_claims or extended:
+    if extended or pod.spec.resource_claims or not {REQUEST, GANG_MEMBER}.isdisjoint(pod.metadata.annotations):
         return True
     return any(GPUS in c.resources.limits for c in (*pod.spec.containers, *pod.spec.init_containers))
 
