@@ -21,6 +21,7 @@ from calabash.cli.commands import cli
 from calabash.cli.programs.serve import serve
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
+from calabash.kubernetes.gangs.table import read_kinds
 from calabash.kubernetes.metrics.run import REGISTERED
 from calabash.kubernetes.metrics.run import SERVICE as METRICS
 from calabash.kubernetes.node_plugin.daemon import read_settings
@@ -140,6 +141,47 @@ def test_api_servers_are_told_to_ask_what_the_product_would_tell_them(exempt: li
         found = one(manifests, wanted["kind"], "calabash-admission")
         assert found["webhooks"] == json.loads(json.dumps(wanted["webhooks"]))
         assert found["apiVersion"] == wanted["apiVersion"]
+
+
+FLOCK: Manifest = {
+    "system": "Flock",
+    "group": "flock.example.com",
+    "kind": "Flock",
+    "plural": "flocks",
+    "versions": ["v1"],
+    "roles": [{"at": "spec.members", "each": "list", "nameAt": "as", "replicas": ["number"]}],
+    "roleLabels": ["flock.example.com/as"],
+}
+
+
+@pytest.mark.parametrize("owners", [[], [FLOCK]])
+def test_kinds_of_gang_owners_reach_admission_its_webhooks_and_its_role(owners: list[Manifest]) -> None:
+    manifests = render({"gangs": {"owners": owners}})
+    settings = yaml.safe_load(one(manifests, "ConfigMap", "calabash-admission")["data"]["settings.yaml"])
+    told = msgspec.convert(settings, type=AdmissionSettings)
+    assert told.gang_owners == owners
+    found = one(manifests, "MutatingWebhookConfiguration", "calabash-admission")
+    assert found["webhooks"] == json.loads(json.dumps(mutating(told)["webhooks"]))
+    rules = one(manifests, "ClusterRole", "calabash-admission")["rules"]
+    kinds = {(kind.group, kind.plural) for kind in read_kinds(told.gang_table).values()}
+    verbs = {
+        (group, plural): rule["verbs"] for rule in rules for group in rule["apiGroups"] for plural in rule["resources"]
+    }
+    assert {kind: verbs.get(kind) for kind in kinds} == dict.fromkeys(kinds, ["get"])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"kind": "flock"}, "/gangs/owners/0/kind"),
+        ({"members": 3}, "members"),
+        ({"roles": []}, "/gangs/owners/0/roles"),
+    ],
+)
+def test_invalid_kind_of_gang_owners_is_refused_by_helm(change: Manifest, complaint: str) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        render({"gangs": {"owners": [FLOCK | change]}})
+    assert complaint in str(refused.value)
 
 
 def test_admission_is_told_its_settings_in_its_own_words() -> None:

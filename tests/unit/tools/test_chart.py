@@ -11,6 +11,7 @@ import yaml
 from tools import chart, reference_chart
 
 import calabash
+from calabash.kubernetes.gangs.table import read_kinds, table_with
 
 CHART = chart.CHART
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "reference"
@@ -38,6 +39,13 @@ def test_the_chart_has_the_version_of_the_product() -> None:
 def test_what_the_chart_has_from_the_product_is_what_the_product_says_now() -> None:
     for path, content in chart.files().items():
         assert path.read_text() == content, f"{path.name} is not current; run: make docs"
+
+
+def test_role_of_admission_permits_to_get_exactly_the_kinds_that_lead_to_gang_owners() -> None:
+    rules = chart.owner_rules()
+    assert all(rule["verbs"] == ["get"] for rule in rules)
+    permitted = {(group, plural) for rule in rules for group in rule["apiGroups"] for plural in rule["resources"]}
+    assert permitted == {(kind.group, kind.plural) for kind in read_kinds(table_with()).values()}
 
 
 def test_every_value_is_described() -> None:

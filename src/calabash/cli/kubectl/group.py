@@ -16,7 +16,7 @@ from calabash.cli import output
 from calabash.cli.kubectl import access as kubectl_access
 from calabash.cli.kubectl.device import device
 from calabash.cli.kubectl.drain import drain
-from calabash.cli.kubectl.pods import amounts, held_by_pod, row, waits_for
+from calabash.cli.kubectl.pods import amounts, held_by_pod, membership_of, row, waits_for
 from calabash.cli.kubectl.queue import queue
 from calabash.cli.kubectl.top import top
 from calabash.cli.output import Column, Row, dash
@@ -168,6 +168,7 @@ def _explained(pod: Pod) -> list[str]:
     """Return the explanations of the planner and of the node's agent from a pod's status."""
     condition = waits_for(pod)
     lines = [condition.message] if condition is not None and condition.message else []
+    lines += [membership] if (membership := membership_of(pod)) else []
     gates = [gate.name for gate in pod.spec.scheduling_gates]
     if gates:
         lines.append(f"waits at scheduling gate {', '.join(gates)}")

@@ -95,6 +95,22 @@ def request_of(pod: Pod) -> PodRequest | None:
         return None
 
 
+def membership_of(pod: Pod) -> str:
+    """Return owner, role and gang of a pod in words; "" if its owner forms no gang."""
+    from calabash.kubernetes.gang_member import read_member  # noqa: PLC0415
+    from calabash.kubernetes.objects.names import GANG_MEMBER  # noqa: PLC0415
+    from calabash.model.errors import CalabashError  # noqa: PLC0415
+
+    try:
+        member = read_member(pod.metadata.annotations.get(GANG_MEMBER, ""))
+    except CalabashError:
+        return ""
+    if not member.described:
+        return ""
+    size = f", of which {member.size} start together" if member.size > 1 else ""
+    return f"member of {member.described}: gang {member.gang}{size}"
+
+
 def asked(pod: Pod) -> list[Row]:
     """Return the requested devices, one row for each device of each container."""
     request = request_of(pod)

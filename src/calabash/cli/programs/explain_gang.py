@@ -40,13 +40,13 @@ COLUMNS = (
     "--owners",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="YAML file with a list of more kinds, in the form of the built-in ones.",
+    help="YAML file with a list of more kinds, as in the chart's value gangs.owners.",
 )
 @output.option_of("table", "json", "yaml")
 def explain_gang(*, file: str, owners: Path | None, fmt: str) -> None:
     """Describe the gangs of pods that the objects in a file form: roles, devices and minimum. Needs no cluster.
 
-    Clusters do not read these objects yet: their pods form a gang by annotations or by a PodGroup.
+    Admission reads the gangs of a cluster in the same way, with the kinds of the chart's value gangs.owners.
     """
     require("kubernetes")
     from calabash.kubernetes.gangs.explain import BYTES_MAX, explain_file  # noqa: PLC0415
