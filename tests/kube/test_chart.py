@@ -167,7 +167,7 @@ def test_kinds_of_gang_owners_reach_admission_its_webhooks_and_its_role(owners: 
     verbs = {
         (group, plural): rule["verbs"] for rule in rules for group in rule["apiGroups"] for plural in rule["resources"]
     }
-    assert {kind: verbs.get(kind) for kind in kinds} == dict.fromkeys(kinds, ["get"])
+    assert {kind: verbs.get(kind) for kind in kinds} == {kind: ["get"] for kind in kinds}
 
 
 @pytest.mark.parametrize(

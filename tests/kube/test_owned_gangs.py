@@ -23,7 +23,7 @@ from calabash.kubernetes.objects.names import GANG_OF_OWNER, PLAN_GATE
 JOB_SETS = "jobset.x-k8s.io/v1alpha2"
 
 
-def why(planned: Planned, namespace: str, pod: str) -> str:
+def explained_by_kubectl(planned: Planned, namespace: str, pod: str) -> str:
     """Return what ``kubectl calabash why`` prints about a pod."""
     program = Path(sys.executable).with_name("kubectl-calabash")
     environment = os.environ | {"KUBECONFIG": str(planned.cluster.kubeconfig)}
@@ -51,7 +51,7 @@ def wait_held(planned: Planned, namespace: str, count: int) -> str:
     assert planned.bound(namespace) == {}
     for one in planned.pods(namespace).values():
         assert [gate["name"] for gate in one["spec"]["schedulingGates"]] == [PLAN_GATE]
-    return why(planned, namespace, min(planned.pods(namespace)))
+    return explained_by_kubectl(planned, namespace, min(planned.pods(namespace)))
 
 
 def indexed_job(pods: int) -> tuple[str, str, Json]:
@@ -87,7 +87,7 @@ def test_annotated_owner_starts_all_pods_or_none(planned: Planned, made: Any, ow
 
 def test_jobs_of_a_job_set_start_with_their_coordinator_or_not_at_all(planned: Planned) -> None:
     where = "training"
-    parts = [
+    parts: list[Json] = [
         {"name": name, "template": {"spec": {"parallelism": count, "completions": count, "template": pods}}}
         for name, count, pods in (("coordinator", 1, without_devices()), ("slice", 6, template()))
     ]

@@ -181,14 +181,14 @@ class OwnerCache:
         if running is None:
             if len(self._running) >= WAITING_MAX:
                 return stale
-            running = self._running[key] = asyncio.create_task(self._look(key, owner))
+            running = self._running[key] = asyncio.create_task(self._read_once(key, owner))
             running.add_done_callback(_retrieve)
         try:
             return await asyncio.wait_for(asyncio.shield(running), self._wait_s)
         except (CalabashError, TimeoutError):
             return stale
 
-    async def _look(self, key: tuple[str, str], owner: AskingOwner) -> OwnerAnswer:
+    async def _read_once(self, key: tuple[str, str], owner: AskingOwner) -> OwnerAnswer:
         try:
             async with self._slots:
                 answer = await asyncio.to_thread(self._read, key[0], owner)

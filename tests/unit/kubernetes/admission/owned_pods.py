@@ -126,15 +126,18 @@ class Reviews:
         return asyncio.run(all_pods())
 
 
-def owned_pod(name: str, owner: Json, marks: Json | None = None, spec: Json | None = None, **annotations: str) -> Json:
+def owned_pod(
+    name: str, owner: Json, marks: Json | None = None, spec: Json | None = None, said: Json | None = None
+) -> Json:
     """Return a pod.
 
     Args:
         marks: labels, which are also annotations, as the table looks for both.
         spec: the specification; one device if None.
+        said: further annotations.
     """
     labels = dict(marks or {})
-    metadata = {"name": name, "namespace": "team", "labels": labels, "annotations": labels | annotations}
+    metadata = {"name": name, "namespace": "team", "labels": labels, "annotations": labels | (said or {})}
     return {"metadata": {**metadata, "ownerReferences": [owner]}, "spec": copy.deepcopy(spec or WORKING)}
 
 

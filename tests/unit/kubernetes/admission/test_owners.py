@@ -135,7 +135,7 @@ def test_pod_with_the_uid_of_an_owner_that_was_deleted_is_no_member(reviews: Rev
 def test_gang_that_a_pod_states_itself_wins(reviews: Reviews) -> None:
     owner = reviews.create(JOB_SET)
     stated = {names.GANG: "mine", names.GANG_SIZE: "2"}
-    (pod,) = reviews.admit([owned_pod("p", owner, SLICE, **stated)])
+    (pod,) = reviews.admit([owned_pod("p", owner, SLICE, said=stated)])
     assert gang_of(pod) == ("mine", 2)
     assert names.GANG_MEMBER not in pod["metadata"]["annotations"]
     assert reviews.reads == []
@@ -145,7 +145,7 @@ def test_gang_that_a_pod_states_itself_wins(reviews: Reviews) -> None:
 def test_annotation_false_excludes(reviews: Reviews, of_pod: bool) -> None:
     off = {names.GANG_OF_OWNER: "false"}
     owner = reviews.create(JOB_SET if of_pod else {**JOB_SET, "metadata": {"name": "train", "annotations": off}})
-    (pod,) = reviews.admit([owned_pod("p", owner, SLICE, **(off if of_pod else {}))])
+    (pod,) = reviews.admit([owned_pod("p", owner, SLICE, said=off if of_pod else {})])
     assert gang_of(pod) == ("", 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,11 +155,11 @@ def test_head_of_a_group_object_waits_for_the_group() -> None:
     order=st.randoms(use_true_random=False),
 )
 @settings(max_examples=examples(40))
-def test_all_members_run_or_none(devices: int, workers: int, heads: int, order: object) -> None:
+def test_all_members_run_or_none(devices: int, workers: int, heads: int, order: Random) -> None:
     cluster = RiderCluster({"a": 0, **{f"n{i}": 1 for i in range(devices)}})
     size = workers + heads
     makes = [lambda: cluster.worker(size)] * workers + [lambda: cluster.head(size)] * heads
-    order.shuffle(makes)  # type: ignore[attr-defined]
+    order.shuffle(makes)
     for make in makes:
         make()
         cluster.settle(1)
