@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from hypothesis import given, settings
@@ -158,7 +160,7 @@ def test_head_of_a_group_object_waits_for_the_group() -> None:
 def test_all_members_run_or_none(devices: int, workers: int, heads: int, order: Random) -> None:
     cluster = RiderCluster({"a": 0, **{f"n{i}": 1 for i in range(devices)}})
     size = workers + heads
-    makes = [lambda: cluster.worker(size)] * workers + [lambda: cluster.head(size)] * heads
+    makes: list[Callable[[], str]] = [partial(cluster.worker, size)] * workers + [partial(cluster.head, size)] * heads
     order.shuffle(makes)
     for make in makes:
         make()
