@@ -298,15 +298,11 @@ class PodStore:
         return refusals
 
     def set_riding(self, entry: PodEntry) -> None:
-        """Set the stage RIDING: the pod needs no devices of its own. Add the action that removes its gate.
-
-        Such a pod needs no plan: kube-scheduler places it on the node of its claims, or on any node without claims.
-        """
+        """Set the stage RIDING: the pod needs no devices of its own, so no plan. Add the action that removes its gate."""
         if self.advance(entry, PodEvent.SHARES_CLAIMS):
             self._aside.pop(entry.facts.uid, None)
-            self.actions.set_reason(
-                entry, None, "its gang starts" if entry.facts.member else "its claims are allocated"
-            )
+            why = "its gang starts" if entry.facts.member else "its claims are allocated"
+            self.actions.set_reason(entry, None, why)
             if entry.facts.gated:
                 self.actions.add(UngatePod(pod=entry.pod))
 

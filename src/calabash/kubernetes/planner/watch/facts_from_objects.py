@@ -76,9 +76,8 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodFacts | None:
     ``scheduler``: name of the kube-scheduler that asks this planner.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
-    fault = ""
     try:
-        request = _request(pod)
+        request, fault = _request(pod), ""
     except CalabashError as error:
         request, fault = None, str(error).replace("\n", "; ")
     claims, (member, fault) = pod_claims(pod), gang_member(pod, request, fault)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from random import Random
 
 from hypothesis import given, settings
@@ -50,9 +48,9 @@ class RiderCluster(Cluster):
             return super().try_one(uid)
         return self.bind(uid) if self.core.answers.filter(uid, ["a"], "", self.now_s).anywhere else None
 
-    def worker(self, size: int = 4, name: str = "") -> str:
+    def worker(self, size: int = 4) -> str:
         member = replace_member(HEAD, role="worker", size=size)
-        return self.create(GpuRequest(gang=HEAD.gang, gang_size=size), name=name, member=member)
+        return self.create(GpuRequest(gang=HEAD.gang, gang_size=size), member=member)
 
     def head(self, size: int = 4) -> str:
         return self.rider(replace_member(HEAD, size=size))
@@ -160,10 +158,10 @@ def test_head_of_a_group_object_waits_for_the_group() -> None:
 def test_all_members_run_or_none(devices: int, workers: int, heads: int, order: Random) -> None:
     cluster = RiderCluster({"a": 0, **{f"n{i}": 1 for i in range(devices)}})
     size = workers + heads
-    makes: list[Callable[[], str]] = [partial(cluster.worker, size)] * workers + [partial(cluster.head, size)] * heads
+    makes = [cluster.worker] * workers + [cluster.head] * heads
     order.shuffle(makes)
     for make in makes:
-        make()
+        make(size)
         cluster.settle(1)
         assert not cluster.bound() or len(cluster.pods) == size
     cluster.settle(4)
