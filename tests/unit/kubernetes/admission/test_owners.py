@@ -53,12 +53,13 @@ OWNED = sorted(
     if (one := explain_file(path.read_text(), "", table_with())[0]).gangs
     and (entry := table_with().get(f"{one.api_version.rpartition('/')[0]}/{one.kind}")) is not None
     and entry.named_by is None
+    and not entry.delegates_to
 )
 
 
 def test_every_kind_that_creates_pods_has_a_manifest() -> None:
     kinds = {manifest(name)["kind"] for name in OWNED}
-    assert kinds == {owner.kind for owner in OWNERS if owner.named_by is None}
+    assert kinds == {owner.kind for owner in OWNERS if owner.named_by is None and not owner.delegates_to}
 
 
 @pytest.mark.parametrize("name", OWNED)
@@ -85,6 +86,16 @@ def test_pods_of_a_gang_get_one_name_and_the_number_that_starts_together(reviews
     assert all(count == 1 for count in called.values()), "two gangs of one owner have the same name"
     for (_, step), gangs in found.items():
         assert {size for _, size in gangs} == {gang.waits_for(step)}
+
+
+@pytest.mark.parametrize("name", ["ray-job", "ray-service", "train-job"])
+def test_pod_that_a_delegating_object_creates_itself_starts_alone(reviews: Reviews, name: str) -> None:
+    tree = manifest(name)
+    admitted = reviews.admit([pod for _, _, pod in pods_of(reviews, tree, reviews.create(tree))])
+    asking = [pod for pod in admitted if names.REQUEST in pod["metadata"]["annotations"]]
+    assert asking
+    assert {gang_of(pod) for pod in asking} == {("", 1)}
+    assert not any(names.GANG_MEMBER in pod["metadata"]["annotations"] for pod in admitted)
 
 
 def test_owner_is_found_through_the_controllers_between(reviews: Reviews) -> None:
