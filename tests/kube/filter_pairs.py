@@ -12,6 +12,9 @@ from typing import Any
 from tests.kube.api import Json
 from tests.kube.fakes import node
 
+from calabash.kubernetes.node_filters.demand import pod_demand
+from calabash.kubernetes.node_filters.wire import WirePod, converted
+
 PAIR = "pairs.calabash.dev/pair"
 ZONE = "pairs.calabash.dev/zone"
 NUMBER = "pairs.calabash.dev/number"
@@ -68,12 +71,46 @@ def random_pair(number: int, seed: int) -> Pair:
     for i in range(chance.choice([2, 3, 4] if chance.subject in ("ports", "anti-affinity") else [0, 1, 1, 2, 3])):
         pod = _existing(chance, f"old-{number}-{i}", chance.choice(names))
         existing.append(pod)
-        if chance.random() < 0.2:
+        if chance.random() < (0.5 if chance.subject == "resources" else 0.2):
             statuses[pod["metadata"]["name"]] = _status(chance, pod)
     for pod in existing:
         if any(other is not pod and _share_a_port(pod, other) for other in existing):
             _keep_running(statuses.get(pod["metadata"]["name"], {}))
-    return Pair(number, nodes, existing, _new(chance, number, names), statuses)
+    pod = _new(chance, number, names)
+    if chance.often("resources", 0.7):
+        for one in nodes:
+            _leave_room_for(pod, one, [(old, statuses.get(old["metadata"]["name"], {})) for old in existing], chance)
+    return Pair(number, nodes, existing, pod, statuses)
+
+
+def _leave_room_for(pod: Json, on: Json, existing: list[tuple[Json, Json]], chance: Chance) -> None:
+    """Give a node about as much of one resource as its pods and a new pod need by the filters, and much of all others.
+
+    If the filters computed another amount than kube-scheduler, only one of both would accept the node.
+    """
+    resource = chance.choice(["cpu", "cpu", "memory", "memory", "ephemeral-storage", WIDGET])
+    needed = chance.choice([-1, 0, 0, 1]) + _demand(pod, {}, resource, with_status=False)
+    for old, status in existing:
+        if old["spec"]["nodeName"] == on["metadata"]["name"] and status.get("phase") not in ("Succeeded", "Failed"):
+            needed += _demand(old, status, resource, with_status=True)
+    room = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti", WIDGET: "64"}
+    room |= {"hugepages-2Mi": "64Mi", resource: f"{max(needed, 0)}{'m' if resource == 'cpu' else ''}"}
+    on["status"] |= {"capacity": room, "allocatable": room}
+
+
+def _demand(pod: Json, status: Json, resource: str, *, with_status: bool) -> int:
+    """Return what a pod requests by the filters, as the API server will have stored the pod."""
+    spec = pod["spec"]
+    overhead = RUNTIME_CLASSES.get(spec.get("runtimeClassName", ""), {}).get("overhead", {}).get("podFixed", {})
+    stored: Json = {**spec, "overhead": overhead}
+    for name in ("containers", "initContainers"):
+        stored[name] = [{**one, "resources": _with_defaults(one["resources"])} for one in spec.get(name, ())]
+    wire = converted({"metadata": pod["metadata"], "spec": stored, "status": status}, WirePod, "pod")
+    return dict(pod_demand(wire, with_status=with_status).amounts).get(resource, 0)
+
+
+def _with_defaults(resources: Json) -> Json:
+    return {"requests": {**resources.get("limits", {}), **resources.get("requests", {})}}
 
 
 def _node(chance: Chance, number: int, index: int) -> Json:
@@ -133,6 +170,8 @@ def _new(chance: Chance, number: int, names: list[str]) -> Json:
         spec["tolerations"] = tolerations
     if chance.often("node affinity", 1):
         terms = [_node_term(chance, names) for _ in range(chance.choice([1, 1, 2, 3]))]
+        if chance.random() < 0.2:
+            terms[0] = {}  # matches no node
         spec["affinity"] = {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
     if chance.random() < 0.1:
         preference = {"weight": 1, "preference": _node_term(chance, names)}
@@ -148,7 +187,7 @@ def _pod(chance: Chance, name: str, *, small: bool) -> Json:
         "containers": [_container(chance, f"c{i}", small=small) for i in range(chance.choice([1, 1, 2, 3]))],
         "terminationGracePeriodSeconds": 0,
     }
-    if chance.random() < 0.4:
+    if chance.random() < (0.8 if chance.subject == "resources" else 0.4):
         spec["initContainers"] = []
         for i in range(chance.choice([1, 2, 3, 4])):
             container = _container(chance, f"i{i}", small=small)

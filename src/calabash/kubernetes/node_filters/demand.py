@@ -93,7 +93,6 @@ def _requests(pod: WirePod, with_status: bool) -> _Nanos:
             amounts = _of_container(container, statuses, infeasible)
             _add(total, amounts)
             _add(sidecars, amounts)
-            _raise(peak, sidecars)
         else:
             phase = nanos(container.requests)
             _add(phase, sidecars)
