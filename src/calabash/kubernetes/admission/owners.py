@@ -32,11 +32,7 @@ ENTRIES_MAX = 1024
 LOOKUPS_MAX = 4  # at the same time
 WAITING_MAX = 256  # lookups that run or wait
 
-
-_UNANSWERED = OwnerAnswer(
-    result=OwnerResult.UNANSWERED,
-    warning="the owner of the pod is unknown, because the API server did not answer: the pod does not wait for a gang",
-)
+_UNANSWERED = OwnerAnswer(result=OwnerResult.UNANSWERED)
 
 
 class OwnerObject(KubeStruct, frozen=True):

@@ -128,16 +128,19 @@ def allowed(question: AdmissionQuestion, mutation: Mutation) -> bytes:
     return _answer(response)
 
 
+_STATUS = {Reason.NOT_PERMITTED: (403, "Forbidden"), Reason.API_DOWN: (503, "ServiceUnavailable")}
+
+
 def denied(question: AdmissionQuestion, error: CalabashError) -> bytes:
     """Return the response that denies the object.
 
-    The status of the response has one line with the message and the hint of the error, and HTTP code 403 if the user
-    is not permitted, or else 422.
+    The status of the response has one line with the message and the hint of the error, and an HTTP code: 403 if the
+    user is not permitted, 503 if the API server did not answer, else 422.
     """
     hint = f"; hint: {error.hint}"[:_MESSAGE_MAX] if error.hint else ""
     line = error.message[: _MESSAGE_MAX - len(hint)] + hint
-    code = 403 if error.reason is Reason.NOT_PERMITTED else 422
-    status = {"code": code, "reason": "Forbidden" if code == 403 else "Invalid", "message": line}
+    code, reason = _STATUS.get(error.reason, (422, "Invalid"))
+    status = {"code": code, "reason": reason, "message": line}
     return _answer({"uid": question.uid, "allowed": False, "status": status})
 
 

@@ -29,7 +29,7 @@ from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.claims.device_names import CLASS_RESOURCE, EXTENDED
 from calabash.kubernetes.dialects.pod import AskingClaim, AskingOwner, read_pod
 from calabash.kubernetes.gangs.table import read_kinds
-from calabash.model.errors import CalabashError
+from calabash.model.errors import CalabashError, Reason
 from calabash.transport.http1 import HttpQuestion, HttpReply
 
 MUTATE, VALIDATE, CLAIMS = "/mutate", "/validate", "/claims"
@@ -171,7 +171,9 @@ class AdmissionService:
         """Return the answer about the owner of a new pod that may be a member of its gang; None for other objects.
 
         Raises:
-            CalabashError: the object is not a pod.
+            CalabashError: the object is not a pod; API_DOWN if the API server does not answer. The pod is then refused,
+                and its controller creates it again: without its gang, it would start alone, or its gang would wait for
+                it for ever.
         """
         if path != MUTATE or review.operation != "CREATE" or review.sub_resource:
             return None
@@ -183,6 +185,13 @@ class AdmissionService:
             return None
         answer = await self._owners.answer(review.namespace, owner)
         self._listener.owner_answered(answer.result)
+        if answer.result is OwnerResult.UNANSWERED:
+            raise CalabashError(
+                f"{owner.kind[:63]} {owner.name[:100]}, the owner of the pod, cannot be read: the API server did not answer"
+                f" within {LOOKUP_S:g} s",
+                reason=Reason.API_DOWN,
+                hint="the controller creates the pod again; the gang of the pod is read from its owner",
+            )
         return answer
 
     async def _namespace(self, name: str) -> NamespaceTerms | None:

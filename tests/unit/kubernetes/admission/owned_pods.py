@@ -97,10 +97,7 @@ class Reviews:
 
     async def review(self, pod: Json, path: str = "/mutate", namespace: str = "team") -> Json:
         """Return the pod as the webhook changes it. Fails if it is denied."""
-        request = {"uid": "1", "operation": "CREATE", "namespace": namespace, "object": pod}
-        body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
-        reply = await self.service.handle(HttpQuestion(method="POST", path=path, body=body))
-        response = msgspec.json.decode(reply.body)["response"]
+        response = await self.answer(pod, path, namespace)
         assert response["allowed"], response["status"]
         self.warnings = response.get("warnings", [])
         patch = (
@@ -110,6 +107,14 @@ class Reviews:
         )
         changed: Json = applied(pod, patch)
         return changed
+
+    async def answer(self, pod: Json, path: str = "/mutate", namespace: str = "team") -> Json:
+        """Return the response of the webhook."""
+        request = {"uid": "1", "operation": "CREATE", "namespace": namespace, "object": pod}
+        body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+        reply = await self.service.handle(HttpQuestion(method="POST", path=path, body=body))
+        response: Json = msgspec.json.decode(reply.body)["response"]
+        return response
 
     def admit(self, pods: Sequence[Json], namespace: str = "team") -> list[Json]:
         """Return the pods as both webhooks admit them, reviewed at the same time."""

@@ -224,12 +224,11 @@ def test_kind_that_is_not_installed_is_no_owner(reviews: Reviews) -> None:
     assert set(reviews.results) == {OwnerResult.NONE}
 
 
-def test_api_server_that_is_down_refuses_no_pod_and_a_known_owner_stays_known(reviews: Reviews) -> None:
+def test_pod_is_refused_while_the_api_server_is_down_but_not_if_its_owner_is_known(reviews: Reviews) -> None:
     owner = reviews.create(JOB_SET)
     reviews.kube.faults.down = True
-    pod = asyncio.run(reviews.review(owned_pod("p", owner, SLICE)))
-    assert gang_of(pod) == ("", 1)
-    assert "did not answer" in reviews.warnings[0]
+    refused = asyncio.run(reviews.answer(owned_pod("p", owner, SLICE)))
+    assert (refused["allowed"], refused["status"]["code"]) == (False, 503)
     reviews.kube.faults.down = False
     (known,) = reviews.admit([owned_pod("p", owner, SLICE)])
     reviews.kube.faults.down = True
@@ -240,7 +239,7 @@ def test_api_server_that_is_down_refuses_no_pod_and_a_known_owner_stays_known(re
     assert reviews.warnings == []
 
 
-def test_silent_api_server_holds_no_pod_longer_than_the_limit(
+def test_pod_is_refused_while_the_api_server_is_silent_and_held_no_longer_than_the_limit(
     reviews: Reviews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import threading
@@ -255,11 +254,16 @@ def test_silent_api_server_holds_no_pod_longer_than_the_limit(
 
     async def reviewed() -> Json:
         try:
-            return await silent.review(owned_pod("p", owner))
+            return await silent.answer(owned_pod("p", owner))
         finally:
             ended.set()
 
-    assert gang_of(asyncio.run(reviewed())) == ("", 1)
+    refused = asyncio.run(reviewed())
+    assert not refused["allowed"]
+    assert (refused["status"]["code"], refused["status"]["reason"]) == (503, "ServiceUnavailable")
+    assert refused["status"]["message"].startswith(
+        "Job x, the owner of the pod, cannot be read: the API server did not"
+    )
     assert silent.results == [OwnerResult.UNANSWERED]
 
 
