@@ -66,6 +66,7 @@ _LEADER_WORKER_SET = GangOwner(
     kind="LeaderWorkerSet",
     plural="leaderworkersets",
     versions=("v1",),
+    serial_with=("leaderworkerset.sigs.k8s.io/exclusive-topology",),
     copies="spec.replicas",
     copy_labels=("leaderworkerset.sigs.k8s.io/group-index",),
     roles=(
@@ -93,6 +94,7 @@ _JOB_SET = GangOwner(
     kind="JobSet",
     plural="jobsets",
     versions=("v1alpha2",),
+    serial_with=("alpha.jobset.sigs.k8s.io/exclusive-topology",),
     roles=(
         RoleRule(
             at="spec.replicatedJobs",

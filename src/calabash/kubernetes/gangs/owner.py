@@ -190,6 +190,8 @@ class GangOwner(_Entry, frozen=True, kw_only=True):
         group, kind, plural, versions: the kind, and the versions whose fields are known, the preferred one first.
         makes: objects of the kind that form gangs.
         requires: fields without which the object forms no gang.
+        serial_with: annotations of the object, of its roles or of their pod templates with which the controller creates
+            pods only when another pod has been scheduled, so that the object forms no gang.
         delegates_to: kind of an object that the controller creates from this one and that has the counts. Only pods that
             an object of that kind owns too are members.
         copies: path of the number of gangs; 1 if it is absent.
@@ -217,6 +219,7 @@ class GangOwner(_Entry, frozen=True, kw_only=True):
     versions: Annotated[tuple[_Version, ...], Meta(min_length=1, max_length=8)]
     makes: Makes = Makes.ALWAYS
     requires: Annotated[tuple[Condition, ...], Meta(max_length=4)] = ()
+    serial_with: _Words = ()
     delegates_to: _Word = ""
     copies: Path = ""
     gang_per_role: bool = False

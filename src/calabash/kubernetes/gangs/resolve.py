@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from calabash.kubernetes.gangs.fields import PODS_MAX, Place, count, marks, written_count
+from calabash.kubernetes.gangs.fields import PODS_MAX, Place, count, field, marks, written_count
 from calabash.kubernetes.gangs.gang import Gang, Role
 from calabash.kubernetes.gangs.order import steps_of
 from calabash.kubernetes.gangs.owner import GangOwner, Makes
-from calabash.kubernetes.gangs.roles import roles_of
+from calabash.kubernetes.gangs.roles import ROLES_MAX, roles_of
 from calabash.kubernetes.gangs.topology import topology_of
 from calabash.kubernetes.objects.names import GANG_OF_OWNER, GANG_SIZE
 from calabash.model.errors import CalabashError
@@ -32,7 +32,19 @@ def without_gang(owner: GangOwner, manifest: Any) -> str:
         value = place.text(condition.path) or condition.absent
         if value != condition.value:
             return f"{condition.path} is {value[:40]}, and only {condition.value} creates all pods at once"
-    return ""
+    serial = sorted(_all_annotations(owner, manifest).intersection(owner.serial_with)) if owner.serial_with else []
+    return f"with the annotation {serial[0]}, pods are created when another pod has been scheduled" if serial else ""
+
+
+def _all_annotations(owner: GangOwner, manifest: Any) -> set[str]:
+    """Return the names of the annotations of an object, of the entries of its roles, and of their pod templates."""
+    found = set(marks(manifest, "annotations"))
+    for rule in owner.roles:
+        at = field(manifest, rule.at)
+        for entry in at[:ROLES_MAX] if isinstance(at, list) else [at]:
+            for part in ("template", *rule.template):
+                found.update(marks(field(entry, part), "annotations"))
+    return found
 
 
 def gangs_of(owner: GangOwner, manifest: Any) -> tuple[Gang, ...]:

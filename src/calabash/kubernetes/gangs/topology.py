@@ -14,8 +14,6 @@ from calabash.kubernetes.gangs.roles import entries_of
 REQUIRED = (
     "kai.scheduler/topology-required-placement",
     "kueue.x-k8s.io/podset-required-topology",
-    "leaderworkerset.sigs.k8s.io/exclusive-topology",
-    "alpha.jobset.sigs.k8s.io/exclusive-topology",
 )
 PREFERRED = ("kai.scheduler/topology-preferred-placement", "kueue.x-k8s.io/podset-preferred-topology")
 SLICE_LEVEL, SLICE_SIZE = "kueue.x-k8s.io/podset-slice-required-topology", "kueue.x-k8s.io/podset-slice-size"

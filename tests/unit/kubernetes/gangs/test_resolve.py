@@ -112,6 +112,31 @@ def test_stateful_set_that_creates_pods_one_by_one_forms_no_gang() -> None:
     assert without_gang(owner, manifest) == ""
 
 
+@pytest.mark.parametrize("place", ["object", "job template", "pod template"])
+def test_job_set_that_creates_pods_after_the_leader_of_each_job_forms_no_gang(place: str) -> None:
+    job: dict[str, Any] = {"metadata": {}, "spec": {"parallelism": 2, "template": {"metadata": {}, "spec": {}}}}
+    manifest = owner_of("jobset.x-k8s.io/v1alpha2", "JobSet", "s", replicatedJobs=[{"name": "a", "template": job}])
+    owner = entry_of(table_with(), manifest)
+    assert owner is not None
+    assert without_gang(owner, manifest) == ""
+    parts = {"object": manifest, "job template": job, "pod template": job["spec"]["template"]}
+    parts[place]["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "example.com/rack"}
+    assert without_gang(owner, manifest) == (
+        "with the annotation alpha.jobset.sigs.k8s.io/exclusive-topology, pods are created when another pod has been"
+        " scheduled"
+    )
+
+
+def test_leader_worker_set_that_creates_workers_after_the_leader_is_scheduled_forms_no_gang() -> None:
+    template = {"size": 3, "workerTemplate": {"spec": {}}}
+    manifest = owner_of("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "l", leaderWorkerTemplate=template)
+    owner = entry_of(table_with(), manifest)
+    assert owner is not None
+    assert without_gang(owner, manifest) == ""
+    manifest["metadata"]["annotations"] = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "example.com/rack"}
+    assert "when another pod has been scheduled" in without_gang(owner, manifest)
+
+
 @given(owner=st.sampled_from(OWNERS), spec=ANYTHING, metadata=ANYTHING)
 def test_object_of_any_form_is_a_gang_with_consistent_numbers_or_refused(owner: Any, spec: Any, metadata: Any) -> None:
     manifest = {
