@@ -39,20 +39,25 @@ def user_pod(name: str, limits: dict[str, str], script: str, **spec: Any) -> Jso
     }
 
 
-def start_admission(cluster: Cluster, by: Callable[[str, Path], Path] = lambda _name, own: own) -> AdmissionProgram:
+def start_admission(
+    cluster: Cluster,
+    by: Callable[[str, Path], Path] = lambda _name, own: own,
+    settings: AdmissionSettings = SETTINGS,
+) -> AdmissionProgram:
     """Start admission in this process and register its webhooks at the API server. Its namespace must exist.
 
     Args:
         cluster: the cluster.
         by: returns the kubeconfig that a program uses, by the program's name and its own kubeconfig.
+        settings: the settings of admission.
     """
     client = load_client(cluster.kubeconfig)
     url = f"https://127.0.0.1:{ADMISSION_PORT}"
-    client.create(MUTATING, mutating(SETTINGS, url=url))
-    client.create(VALIDATING, validating(SETTINGS, url=url))
+    client.create(MUTATING, mutating(settings, url=url))
+    client.create(VALIDATING, validating(settings, url=url))
     listener = cluster.listen(ADMISSION_PORT)
     client = load_client(by("admission", cluster.kubeconfig))
-    admission = AdmissionProgram(client, SETTINGS, listener=listener, names=("127.0.0.1",), refresh_s=0.5)
+    admission = AdmissionProgram(client, settings, listener=listener, names=("127.0.0.1",), refresh_s=0.5)
     admission.start()
     return admission
 

@@ -18,9 +18,11 @@ from tests.kube.needs import need
 from tests.kube.planned import SYSTEM, Planned, crd
 from tests.kube.product import PLANNER, USERS, start_admission
 
+from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.objects.names import GANG, GANG_SIZE, GPUS, PLAN
 
 PREFIX = "gangs"
+RACK = "topology.kubernetes.io/rack"
 GROUPS = {  # API of the groups of each system
     "coscheduling": ("scheduling.x-k8s.io", "v1alpha1"),
     "volcano": ("scheduling.volcano.sh", "v1beta1"),
@@ -40,10 +42,14 @@ def planned() -> Iterator[Planned]:
         made = crd("jobsets", "JobSet", group="jobset.x-k8s.io", version="v1alpha2", scope="Namespaced")
         cluster.api.create(definitions, made)
         cluster.wait_for(lambda: served(cluster, "/apis/jobset.x-k8s.io/v1alpha2/jobsets"), "JobSets")
-        admission = start_admission(cluster)
+        admission = start_admission(cluster, settings=AdmissionSettings(topology_levels=(RACK,)))
         try:
             cluster.wait_for(admission.ready, "the admission server")
-            options = {"--kubeconfig": str(cluster.secrets.kubeconfig(PLANNER)), "--identity": "only"}
+            options = {
+                "--kubeconfig": str(cluster.secrets.kubeconfig(PLANNER)),
+                "--identity": "only",
+                "--topology-level": RACK,
+            }
             with Planned(cluster, 3, 2, prefix=PREFIX, planner=options) as found, HollowKubelets(cluster.api, PREFIX):
                 yield found
         finally:

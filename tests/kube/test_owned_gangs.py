@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.kube.api import Json
 from tests.kube.planned import Planned
-from tests.kube.test_gang_owners import create, job, remove, stateful_set, template
+from tests.kube.test_gang_owners import RACK, create, job, remove, stateful_set, template
 from tests.kube.test_gang_owners import planned as planned  # noqa: PLC0414 - a fixture: six devices on three nodes
 
 from calabash.kubernetes.objects.names import GANG_OF_OWNER, PLAN_GATE
@@ -139,3 +139,25 @@ def test_pods_of_a_deployment_and_plain_jobs_without_devices_are_not_held(planne
     planned.wait_bound(where, 3)
     assert {one["spec"]["schedulerName"] for one in planned.pods(where).values()} == {"default-scheduler"}
     remove(planned, where, "jobs,deployments")
+
+
+def test_job_that_requires_a_rack_starts_in_one_or_waits(planned: Planned) -> None:
+    where, racks = "near", ("r1", "r1", "r2")
+    for node, rack in zip(planned.nodes, racks, strict=True):
+        planned.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {RACK: rack}}})
+    api, plural, body = indexed_job(4)
+    body["metadata"]["annotations"]["kai.scheduler/topology-required-placement"] = RACK
+    occupied(planned)  # on one of the nodes; moved to the first rack, so that no rack holds four
+    (filled,) = planned.bound("filler").values()
+    if racks[planned.nodes.index(filled)] == "r2":
+        planned.api.patch(f"/api/v1/nodes/{filled}", {"metadata": {"labels": {RACK: "r1"}}})
+        planned.api.patch(f"/api/v1/nodes/{planned.nodes[1]}", {"metadata": {"labels": {RACK: "r2"}}})
+    create(planned, api, where, plural, body)
+    said = wait_held(planned, where, 4)
+    assert "r1 holds 3" in said
+    assert "r2 holds 2" in said
+    planned.clear("filler")
+    bound = planned.wait_bound(where, 4)
+    labels = {planned.api.get(f"/api/v1/nodes/{node}")["metadata"]["labels"][RACK] for node in bound.values()}
+    assert labels == {"r1"}
+    remove(planned, where, plural)

@@ -120,6 +120,9 @@ extended_resources: [{{ toJson . }}]
 {{- with .Values.gangs.owners }}
 gang_owners: {{ toJson . }}
 {{- end }}
+{{- with .Values.topology.levels }}
+topology_levels: {{ toJson . }}
+{{- end }}
 {{- if $admission.certManager.enabled }}
 certificate_dir: /etc/calabash-certificate
 {{- end }}

@@ -22,6 +22,27 @@ MEMBER_BYTES_MAX = 2048
 _Text = Annotated[str, Meta(max_length=330, pattern=r"\A[A-Za-z0-9._/-]*\Z")]
 
 
+_Level = Annotated[str, Meta(max_length=317, pattern=r"\A[A-Za-z0-9._/-]*\Z")]
+
+
+class MemberTopology(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Levels of the network of which one domain holds members of a gang; see ``sched.GangTopology``.
+
+    Args:
+        required, preferred, slice_level: keys of node labels; "" for none.
+        slice_size: number of members of a slice.
+        group: name of the members to which this applies; "" for the whole gang.
+        rank: number of the pod among these members; None if it is not known.
+    """
+
+    required: _Level = ""
+    preferred: _Level = ""
+    slice_level: _Level = ""
+    slice_size: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    group: _Text = ""
+    rank: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+
+
 class GangMember(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Membership of a pod. Unknown fields are ignored.
 
@@ -32,6 +53,7 @@ class GangMember(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         owner: kind and name of the owner, such as ``JobSet/train``.
         role: name of the role.
         rank: number of the pod within its role, as its label has it; "" if it has none.
+        topology: levels of the network that the owner requests; None for none. Planners of version 0.1 ignore it.
     """
 
     gang: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -40,6 +62,7 @@ class GangMember(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     owner: _Text = ""
     role: _Text = ""
     rank: _Text = ""
+    topology: MemberTopology | None = None
 
     @property
     def described(self) -> str:

@@ -38,11 +38,12 @@ from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, Qu
 from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
 from calabash.sched.snapshot import Snapshot
-from calabash.sched.topology import NODE_LEVEL, GangTopology
+from calabash.sched.topology import LEVELS_MAX, NODE_LEVEL, GangTopology, check_levels
 from calabash.sched.updates import relabel, set_evictable, set_mig_coming, set_mig_instances, set_movable
 
 __all__ = [
     "DEFAULT_POLICY",
+    "LEVELS_MAX",
     "MODELS_DIFFER",
     "NODE_LEVEL",
     "OTHER_MODEL",
@@ -73,6 +74,7 @@ __all__ = [
     "Shape",
     "Snapshot",
     "Topology",
+    "check_levels",
     "parse_half_life_s",
     "queue_levels",
     "queue_too_deep",

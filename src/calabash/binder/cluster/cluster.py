@@ -7,22 +7,23 @@ held (``tenancy``), so that no start is planned which a sharing mode refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from calabash.binder.cluster.bundle import Bundle, placed, places_of, resolve_bundle
+from calabash.binder.cluster.bundle import Bundle, placed, resolve_bundle
 from calabash.binder.cluster.device_kinds import Choice, DeviceKinds, NodeDevice, PlacementConstraints
 from calabash.binder.cluster.nodes import ClusterNode, same_devices, spec_of
 from calabash.binder.cluster.occupied import ClusterUnmanagedMemory
+from calabash.binder.cluster.places import choice_text, place_of
 from calabash.binder.cluster.tenancy import HeldSlices
 from calabash.binder.local.machine import CYCLE_EVERY_S, Stop, Wait, due_in_s
 from calabash.binder.local.partitions import Partitions
-from calabash.model.device import DeviceUuid, Health, NodeName
+from calabash.model.device import Health, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId, Placement, Slice
+from calabash.model.request import AllocationId, Placement
 from calabash.sched import (
     DEFAULT_POLICY,
     Bind,
@@ -31,8 +32,8 @@ from calabash.sched import (
     Defer,
     Evict,
     Explanation,
+    GangTopology,
     Move,
-    NodePlacement,
     Options,
     PlacementPolicy,
     QueueSpec,
@@ -57,6 +58,7 @@ class BundleRequest:
         evictable: True if the bundle may be evicted in favor of other requests.
         guarded: True to forbid eviction while it is within the guaranteed amount of its queue; see ``sched.Request``.
         movable: True if it may be stopped and started again on other devices; see ``moves.set_movable``.
+        topology, rank: see ``sched.Request``.
     """
 
     id: AllocationId
@@ -67,6 +69,13 @@ class BundleRequest:
     evictable: bool = True
     guarded: bool = False
     movable: bool = False
+    topology: GangTopology | None = None
+    rank: int | None = None
+
+    @property
+    def domain_bound(self) -> bool:
+        """Return True if its topology permits only some nodes, so that no node may be chosen for it alone."""
+        return self.topology is not None and self.topology.binding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +120,7 @@ class ClusterScheduler:
         nodes: the initial nodes.
         queues: the queue tree; requests name its leaves.
         limit: time limit of one cycle; see ``Scheduler``.
+        levels: levels of the network, to which ``ClusterNode.domains`` refer.
     """
 
     def __init__(
@@ -121,7 +131,9 @@ class ClusterScheduler:
         options: Options | None = None,
         policy: str | PlacementPolicy = DEFAULT_POLICY,
         limit: CycleLimit | None = None,
+        levels: Sequence[str] = (),
     ) -> None:
+        self._levels = tuple(levels)
         self.kinds = DeviceKinds()
         self.nodes: dict[NodeName, ClusterNode] = {}
         width = max([GPUS_PER_NODE_MAX, *(len(node.devices) for node in nodes)])
@@ -132,6 +144,7 @@ class ClusterScheduler:
             options=options,
             gpus_per_node_max=width,
             limit=limit,
+            levels=levels,
         )
         self.unmanaged_memory = ClusterUnmanagedMemory(self.scheduler)
         self.held_slices = HeldSlices()
@@ -166,7 +179,7 @@ class ClusterScheduler:
         slices = [part for placement in placements for part in placement.slices]
         held = [node.devices[number[uuid]].kind for uuid in used]
         choice = _adopted(self.kinds, request, held, {part.profile for part in slices})
-        place = _place(self.scheduler.cluster.row(node.name), number, slices, choice.shape.mig_profiles)
+        place = place_of(self.scheduler.cluster.row(node.name), number, slices, choice.shape.mig_profiles)
         self.scheduler.adopt(queued(request, choice), placement=place, started_at_s=started_at_s)
         self.known[request.id] = KnownBundle(request, (choice,), choice, as_it_lies=True)
         self.held_slices.add(request.id, request.bundle, enumerate(placements))
@@ -206,6 +219,8 @@ class ClusterScheduler:
             return
         if (before.labels, before.taints) != (node.labels, node.taints):
             relabel(self.scheduler, node.name, labels=node.labels, taints=node.taints)
+        if before.domains != node.domains:
+            self.scheduler.set_levels(self._levels, {n.name: n.domains for n in (*self.nodes.values(), node)})
         self._add_node(node, before)
 
     def remove_node(self, name: NodeName) -> None:
@@ -301,7 +316,9 @@ class ClusterScheduler:
             reported = Explanation(reason=answer.reason, summary=answer.message)
             return Wait(id=name, reason=answer.reason, explanation=reported)
         node = self.nodes[NodeName(decision.node)]
-        because = _because(node, decision.placement.devices, self.held_slices, self.scheduler.placer.engine.preference)
+        because = choice_text(
+            node, decision.placement.devices, self.held_slices, self.scheduler.placer.engine.preference
+        )
         self.held_slices.add(name, bundle, enumerate(answer))
         after = tuple(AllocationId(a) for a in decision.after)
         return StartBundle(id=name, node=node.name, placements=tuple(answer), after=after, because=because)
@@ -356,27 +373,9 @@ def _adopted(kinds: DeviceKinds, request: BundleRequest, held: Sequence[str], pr
     raise CalabashError(f"{len(held)} devices do not match the request {request.id}", reason=Reason.CONFLICT)
 
 
-def _place(
-    row: int, number: Mapping[DeviceUuid, int], slices: Sequence[Slice], profiles: Sequence[str]
-) -> NodePlacement:
-    """Return the position of slices as a scheduler placement: node row, device indexes and MIG positions."""
-    devices = tuple(sorted({number[part.device] for part in slices}))
-    on = [[part for part in slices if number[part.device] == device] for device in devices]
-    places = tuple(places_of(profiles, parts) for parts in on) if profiles else ()
-    return NodePlacement(node=row, devices=devices, mig_places=places)
-
-
 @lru_cache(maxsize=4096)
 def _anywhere(choice: Choice) -> Choice:
     return Choice(shape=replace(choice.shape, models=frozenset()), layout=choice.layout)
-
-
-def _because(node: ClusterNode, devices: Sequence[int], tenancy: HeldSlices, policy: str) -> str:
-    """Return a text about the devices of a placement and their choice. ``tenancy`` must not have the placement yet."""
-    places = ", ".join(f"device {node.devices[i].device.index}" for i in devices)
-    shared = sum(tenancy.is_shared((node.name, node.devices[i].device.uuid)) for i in devices)
-    beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"
-    return f"{node.name}: {places} ({beside}); policy {policy}"
 
 
 def queued(request: BundleRequest, choice: Choice) -> Request:
@@ -396,4 +395,6 @@ def queued(request: BundleRequest, choice: Choice) -> Request:
         movable=request.movable,
         evictable=request.evictable,
         guarded=request.guarded,
+        topology=request.topology,
+        rank=request.rank,
     )

@@ -13,13 +13,19 @@ from calabash.sched import GpuSpec, NodeSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A node with the properties that requests can select; ``schedulable`` is False if it is cordoned."""
+    """A node with the properties that requests can select.
+
+    Args:
+        schedulable: False if the node is cordoned.
+        domains: domains of the network to which the node belongs; see ``sched.NodeSpec``.
+    """
 
     name: NodeName
     devices: tuple[NodeDevice, ...]
     labels: Mapping[str, str]
     taints: tuple[str, ...] = ()
     schedulable: bool = True
+    domains: tuple[str, ...] = ()
 
 
 def same_devices(one: ClusterNode, other: ClusterNode) -> bool:
@@ -50,6 +56,7 @@ def spec_of(node: ClusterNode) -> NodeSpec:
         gpus=tuple(specs),
         labels=node.labels,
         taints=node.taints,
+        domains=node.domains,
     )
 
 

@@ -89,10 +89,14 @@ def rebind(
 ) -> StartBundle | None:
     """Move a placed request that has not begun to run to the best of these nodes.
 
-    Returns None if no node has the devices free; the request then waits again.
+    Returns None if no node has the devices free, or if the request must be in one domain with other members of its gang;
+    the request then waits again.
     """
     request = cluster.known[allocation].request
     cluster.finished(allocation)
+    if request.domain_bound:
+        cluster.wait_again(request)
+        return None
     with suppress(CalabashError):
         start = start_on(cluster, request, nodes, now_s)
         if start is not None:
@@ -104,11 +108,11 @@ def rebind(
 def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: Iterable[str], most: int) -> list[str]:
     """Return the first nodes, at most ``most``, on which another request like this one could start now.
 
-    Returns [] if the request is unknown.
+    Returns [] if the request is unknown, or must be in one domain with other members of its gang.
     """
     known = cluster.known.get(allocation)
     found: list[str] = []
-    if known is None:
+    if known is None or known.request.domain_bound:
         return found
     for name in nodes:
         if len(found) == most:

@@ -98,6 +98,13 @@ _PORT = 7070
     help="Half-life of past use in the shares of queues, 1m to 366d; 0: past use does not count.",
 )
 @click.option(
+    "--topology-level",
+    "topology_levels",
+    multiple=True,
+    metavar="LABEL",
+    help="Node label that is a level of the network, for gangs that must be near each other; repeat, outermost first.",
+)
+@click.option(
     "--give-back-after",
     type=click.FloatRange(1, 3600),
     default=10.0,
@@ -136,6 +143,7 @@ def planner(
     moves: int,
     move_after: float,
     half_life: str,
+    topology_levels: tuple[str, ...],
     move_interval: float,
     give_back_after: float,
     system_namespaces: tuple[str, ...],
@@ -152,8 +160,9 @@ def planner(
     from calabash.kubernetes.planner.run import run_planner  # noqa: PLC0415
     from calabash.kubernetes.planner.service import Handshake, PlannerSettings  # noqa: PLC0415
     from calabash.model.errors import CalabashError  # noqa: PLC0415
-    from calabash.sched import parse_half_life_s  # noqa: PLC0415
+    from calabash.sched import check_levels, parse_half_life_s  # noqa: PLC0415
 
+    check_levels(topology_levels)
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
         raise CalabashError(f"{listen!r} is not HOST:PORT", hint=f"write 127.0.0.1:{_PORT}, for example")
@@ -187,6 +196,7 @@ def planner(
         move_after_s=move_after,
         move_rest_s=move_interval,
         half_life_s=parse_half_life_s(half_life),
+        topology_levels=topology_levels,
         refused_s=give_back_after,
         system_namespaces=system_namespaces,
         shard=shard,

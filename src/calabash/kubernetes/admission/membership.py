@@ -27,7 +27,17 @@ def membership(pod: AskingPod, namespace: NamespaceTerms) -> tuple[OwnedMember |
     answer = namespace.owner
     if answer is None or answer.gangs is None:
         return None, answer.warning if answer is not None else ""
-    return member_in(answer.gangs, {"metadata": {"labels": pod.labels, "annotations": pod.annotations}}), ""
+    found = member_in(answer.gangs, {"metadata": {"labels": pod.labels, "annotations": pod.annotations}})
+    return found, _unknown_levels(found.unknown_levels) if found is not None else ""
+
+
+def _unknown_levels(levels: tuple[str, ...]) -> str:
+    if not levels:
+        return ""
+    return (
+        f"the owner of the pod requests the topology level {levels[0][:100]}, which has no effect, because it is not a level"
+        " of this cluster; hint: an administrator adds it to the chart's value topology.levels"
+    )
 
 
 def membership_without_devices(pod: AskingPod, namespace: NamespaceTerms) -> tuple[GangMember | None, str]:

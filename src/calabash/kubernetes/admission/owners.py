@@ -50,13 +50,21 @@ class OwnerReader:
         client: client of the API server.
         table: the table of gang owners.
         extended: values of ``extendedResourceName`` of Calabash's device classes.
+        levels: levels of the cluster's topology; see ``gangs.near``.
     """
 
-    def __init__(self, client: KubeClient, table: Mapping[str, GangOwner], extended: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        table: Mapping[str, GangOwner],
+        extended: tuple[str, ...] = (),
+        levels: tuple[str, ...] = (),
+    ) -> None:
         self._client = client
         self._table = table
         self._kinds = read_kinds(table)
         self._extended = extended
+        self._levels = levels
 
     def read(self, namespace: str, owner: AskingOwner, timeout_s: float) -> OwnerAnswer:
         """Return the answer for the pods of a controller. May block for ``timeout_s`` seconds for each level.
@@ -92,7 +100,7 @@ class OwnerReader:
 
     def _answer(self, namespace: str, manifests: list[dict[str, Any]]) -> OwnerAnswer:
         try:
-            gangs = owned_gangs(self._table, manifests, lambda template: self._asks(namespace, template))
+            gangs = owned_gangs(self._table, manifests, lambda template: self._asks(namespace, template), self._levels)
         except CalabashError as error:
             if error.reason is Reason.API_DOWN:
                 raise

@@ -125,7 +125,7 @@ class AdmissionProgram:
         self._queues: Mirror[OwnedQueue] = Mirror(
             client, OWNED_QUEUE, on_change=self._queue, observer=self._queue_failures
         )
-        self._owners = OwnerReader(client, settings.gang_table, settings.extended_resources)
+        self._owners = OwnerReader(client, settings.gang_table, settings.extended_resources, settings.topology_levels)
         service = AdmissionService(settings, facts=self, listener=self)
         self.server = SmallServer(
             service.handle,

@@ -13,6 +13,7 @@ from calabash.kubernetes.gangs.owner import GangOwner, read_owners
 from calabash.kubernetes.gangs.table import table_with
 from calabash.kubernetes.objects.names import SCHEDULER
 from calabash.kubernetes.serving_certificates.settings import CertificateSettings
+from calabash.sched import LEVELS_MAX
 
 _Port = Annotated[int, Meta(ge=0, le=65535)]
 _Name = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -49,6 +50,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             Each is replaced when a third of its validity is left.
         leaving_s: seconds for which the server still answers after SIGTERM, until API servers no longer use it.
         gang_owners: more kinds of gang owners, in the form of the option ``--owners`` of ``explain-gang``.
+        topology_levels: keys of node labels that are levels of the network, outermost first, as the planner has them.
         aliyun_memory_mib, alauda_memory_mib, volcano_memory_mib: MiB in one unit of these systems' memory resources.
     """
 
@@ -73,6 +75,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     authority_days: Annotated[int, Meta(ge=2, le=7300)] = 1825
     leaving_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
     gang_owners: list[Any] = []
+    topology_levels: Annotated[tuple[_Name, ...], Meta(max_length=LEVELS_MAX)] = ()
     aliyun_memory_mib: _Unit = DEFAULT_SETTINGS.aliyun_memory_mib
     alauda_memory_mib: _Unit = DEFAULT_SETTINGS.alauda_memory_mib
     volcano_memory_mib: _Unit = DEFAULT_SETTINGS.volcano_memory_mib

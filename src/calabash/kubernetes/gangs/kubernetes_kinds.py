@@ -109,7 +109,8 @@ _JOB_SET = GangOwner(
     ),
     order=OrderRule(path="spec.startupPolicy.startupPolicyOrder", values=("InOrder",)),
     role_labels=("jobset.sigs.k8s.io/replicatedjob-name",),
-    index_labels=("jobset.sigs.k8s.io/job-global-index", COMPLETION_INDEX),
+    index_labels=(COMPLETION_INDEX,),
+    subgroup_labels=("jobset.sigs.k8s.io/job-index",),
 )
 
 KINDS = (_JOB, _STATEFUL_SET, _POD_GROUP, _WORKLOAD, _LEADER_WORKER_SET, _JOB_SET)

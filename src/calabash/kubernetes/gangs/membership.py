@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calabash.kubernetes.gangs.fields import field, marks
-from calabash.kubernetes.gangs.gang import Gang
+from calabash.kubernetes.gangs.gang import Gang, Role
 from calabash.kubernetes.gangs.owner import GangOwner, RoleMatch
 from calabash.kubernetes.gangs.resolve import gangs_of, without_gang
 
@@ -22,7 +22,7 @@ class Member:
         gang: the gang.
         role: name of the role; "" if the pod has no label that names one.
         copy: number of the gang among the gangs of its owner; "" if objects of the kind form one gang each.
-        index: number of the pod within its role, as its label has it; "" if it has none.
+        index: number of the pod within its role, by its labels; "" if it is not known.
     """
 
     gang: Gang
@@ -83,8 +83,27 @@ def member_among(owner: GangOwner, gangs: Sequence[Gang], pod: Any) -> Member:
         gang=gang,
         role=role,
         copy=_first(owner.copy_labels, pod) if owner.copies else "",
-        index=_first(owner.index_labels, pod),
+        index=_index(owner, next((one for one in gang.roles if one.name == role), None), pod),
     )
+
+
+def _index(owner: GangOwner, role: Role | None, pod: Any) -> str:
+    """Return the number of a pod within its role; "" if its labels do not have it.
+
+    In a role without subgroups, each subgroup that the labels number has one pod.
+    """
+    index, subgroup = _first(owner.index_labels, pod), _first(owner.subgroup_labels, pod)
+    if not owner.subgroup_labels or role is None:
+        return index
+    if not role.subgroup_size:
+        return subgroup if role.count > 1 and subgroup not in ("", "0") else index or subgroup
+    if not (_is_number(index) and _is_number(subgroup)):
+        return ""
+    return str(int(subgroup) * role.subgroup_size + int(index))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 7
 
 
 def role_of(owner: GangOwner, roles: Sequence[str], pod: Any) -> str:

@@ -12,6 +12,7 @@ from calabash.kubernetes.gang_member import GangMember
 from calabash.kubernetes.gangs.fields import field
 from calabash.kubernetes.gangs.gang import Gang, Role
 from calabash.kubernetes.gangs.membership import Member, gang_owner, member_among
+from calabash.kubernetes.gangs.near import topology_for
 from calabash.kubernetes.gangs.owner import GangOwner
 from calabash.kubernetes.gangs.resolve import gangs_of
 from calabash.model.errors import CalabashError
@@ -28,6 +29,7 @@ class OwnedGangs:
         uid, name: the object.
         gangs: its gangs.
         asking: roles whose pod templates request devices.
+        levels: levels of the cluster's topology; see ``near.topology_for``.
     """
 
     entry: GangOwner
@@ -35,6 +37,7 @@ class OwnedGangs:
     name: str
     gangs: tuple[Gang, ...]
     asking: frozenset[str]
+    levels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +47,19 @@ class OwnedMember:
     Args:
         member: the membership.
         has_devices: True if members that start together with the pod request devices.
+        unknown_levels: levels of a topology that the owner requests and the cluster does not have.
     """
 
     member: GangMember
     has_devices: bool
+    unknown_levels: tuple[str, ...] = ()
 
 
 def owned_gangs(
-    table: Mapping[str, GangOwner], owners: Sequence[Any], asks: Callable[[Any], bool]
+    table: Mapping[str, GangOwner],
+    owners: Sequence[Any],
+    asks: Callable[[Any], bool],
+    levels: Sequence[str] = (),
 ) -> OwnedGangs | None:
     """Return the gangs of the object to which a chain of controllers leads; None if no object forms one.
 
@@ -59,6 +67,7 @@ def owned_gangs(
         table: the table, by ``GangOwner.key``.
         owners: manifests of the controllers of a pod, the pod's own controller first.
         asks: returns True if a pod template requests devices.
+        levels: levels of the cluster's topology; see ``near.topology_for``.
 
     Raises:
         CalabashError: the object is invalid; the message names it.
@@ -79,7 +88,12 @@ def owned_gangs(
     several = sum(len(gang.roles) for gang in gangs) > 1  # else no member is without devices if another has some
     asking = {role.name for gang in gangs for role in gang.roles if several and role.count and asks(role.template)}
     return OwnedGangs(
-        entry=entry, uid=uid, name=name, gangs=tuple(map(_without_templates, gangs)), asking=frozenset(asking)
+        entry=entry,
+        uid=uid,
+        name=name,
+        gangs=tuple(map(_without_templates, gangs)),
+        asking=frozenset(asking),
+        levels=tuple(levels),
     )
 
 
@@ -96,6 +110,7 @@ def member_in(owned: OwnedGangs, pod: Any) -> OwnedMember | None:
     size = gang.waits_for(role.step)
     if size <= 1:
         return None
+    topology, unknown = topology_for(gang, role, member.index, owned.levels)
     together = [one for one in gang.roles if one.step == role.step or not gang.in_steps]
     return OwnedMember(
         member=GangMember(
@@ -104,8 +119,10 @@ def member_in(owned: OwnedGangs, pod: Any) -> OwnedMember | None:
             owner=_clean(f"{owned.entry.kind}/{owned.name}"),
             role=_clean(role.name),
             rank=_clean(member.index),
+            topology=topology,
         ),
         has_devices=any(one.name in owned.asking for one in together),
+        unknown_levels=unknown,
     )
 
 

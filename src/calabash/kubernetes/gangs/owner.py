@@ -207,6 +207,8 @@ class GangOwner(_Entry, frozen=True, kw_only=True):
         role_values: roles of values of the label that are not the name of the role.
         other_role: role of a pod whose label names no role.
         index_labels: labels or annotations of a pod with its number within the role.
+        subgroup_labels: labels of a pod with the number of its subgroup. The index is then the number within the
+            subgroup.
         copy_labels: labels of a pod with the number of its gang.
         named_by: how pods name the object. Default: the object is an owner of the pods.
         note: a limit, for ``explain-gang``.
@@ -233,6 +235,7 @@ class GangOwner(_Entry, frozen=True, kw_only=True):
     role_values: Annotated[dict[_Word, _Word], Meta(max_length=16)] = {}
     other_role: _Word = ""
     index_labels: _Words = ()
+    subgroup_labels: _Words = ()
     copy_labels: _Words = ()
     named_by: Naming | None = None
     note: _Text = ""

@@ -37,6 +37,8 @@ QUEUES = f"{GROUP}/queues"
 # of the queue and of all queues below it run. See ``shards``.
 POOL = f"{GROUP}/pool"
 
+HOSTNAME = "kubernetes.io/hostname"  # label of a node
+
 # Labels of a GpuNode if several planners share a cluster: the lease of the planner that plans it; and the lease of the
 # planner from which it was taken, whose last writes are read once more before the node is planned.
 PLANNED_BY = f"{GROUP}/planned-by"

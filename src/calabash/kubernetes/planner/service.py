@@ -69,8 +69,7 @@ class PlannerSettings:
     """Settings of the planner.
 
     Args:
-        nominate_nodes_min: number of nodes from which pods are nominated, so that kube-scheduler need not check all
-            nodes. In smaller clusters it is faster to save this write.
+        nominate_nodes_min: number of nodes from which pods are nominated: a write that saves kube-scheduler work.
         nominate_claims_nodes_min: as ``nominate_nodes_min``, for pods that name claims. It is smaller, because for such
             a pod kube-scheduler reads the resource slices of all nodes for each node that it checks.
         host, port: address of the extender.
@@ -85,6 +84,7 @@ class PlannerSettings:
         shard: the part of the cluster for which the planner decides.
         system_namespaces: namespaces, beside ``namespace``, whose pods may have a system priority.
         moves_at_once, move_after_s, move_rest_s: see ``core.options_with_moves``. half_life_s: see ``sched.Options``.
+        topology_levels: keys of node labels, outermost first; see ``gangs.near``.
     """
 
     host: str = "127.0.0.1"
@@ -107,6 +107,7 @@ class PlannerSettings:
     move_after_s: float = MOVE_AFTER_S
     move_rest_s: float = MOVE_REST_S
     half_life_s: float = 0.0
+    topology_levels: tuple[str, ...] = ()
     shard: Shard = ALL
     system_namespaces: tuple[str, ...] = ("kube-system",)
 
@@ -117,12 +118,10 @@ class PlannerService(TermCore):
     def __init__(self, client: KubeClient, settings: PlannerSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
         leases = PlannerLeases(client, namespace=settings.namespace, now_s=time.monotonic)
-        lead = LeadershipLoop(
-            _candidate(client, settings, leases), every_s=settings.renew_every_s, stepped=self._stepped
-        )
-        options = options_with_moves(
-            at_once=settings.moves_at_once, after_s=settings.move_after_s, rest_s=settings.move_rest_s
-        )
+        candidate = _candidate(client, settings, leases)
+        lead = LeadershipLoop(candidate, every_s=settings.renew_every_s, stepped=self._stepped)
+        at_once, after_s, rest_s = settings.moves_at_once, settings.move_after_s, settings.move_rest_s
+        options = options_with_moves(at_once=at_once, after_s=after_s, rest_s=rest_s)
         super().__init__(
             client,
             lead,
@@ -131,6 +130,7 @@ class PlannerService(TermCore):
             refused_s=settings.refused_s,
             options=replace(options, half_life_s=settings.half_life_s),
             shard=settings.shard,
+            levels=settings.topology_levels,
             system_namespaces=frozenset((*settings.system_namespaces, settings.namespace)),
             unbound=settings.handshake is Handshake.AFFINITY,
         )

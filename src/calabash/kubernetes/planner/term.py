@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import structlog
@@ -71,6 +71,7 @@ class TermCore:
         options: options of the scheduler.
         shard: the part of the cluster for which the planner decides.
         system_namespaces: namespaces whose pods may have a system priority.
+        levels: levels of the network, as keys of node labels, outermost first.
         unbound: True to watch pods of other schedulers that may use devices also before they are bound.
     """
 
@@ -85,8 +86,10 @@ class TermCore:
         options: Options,
         shard: Shard = ALL,
         system_namespaces: frozenset[str] = SYSTEM_NAMESPACES,
+        levels: Sequence[str] = (),
         unbound: bool = False,
     ) -> None:
+        self._levels = tuple(levels)
         self._clock = clock
         self._lock = threading.RLock()
         self._core: Core | None = None
@@ -224,6 +227,7 @@ class TermCore:
             shard=self._shard,
             system_namespaces=self._system_namespaces,
             limit=limit,
+            levels=self._levels,
             on_unlisted=self._count_unlisted,
         )
 

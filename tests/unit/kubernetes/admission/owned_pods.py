@@ -52,7 +52,7 @@ class Reviews:
         self.results: list[OwnerResult] = []
         self.warnings: list[str] = []
         self.service = AdmissionService(self.settings, self, self)
-        self._reader = OwnerReader(self.kube, self.settings.gang_table)
+        self._reader = OwnerReader(self.kube, self.settings.gang_table, levels=self.settings.topology_levels)
         self._kinds = read_kinds(self.settings.gang_table)
 
     def cached_terms(self, namespace: str) -> NamespaceTerms:

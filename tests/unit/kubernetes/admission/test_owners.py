@@ -114,6 +114,23 @@ def test_owner_is_found_through_the_controllers_between(reviews: Reviews) -> Non
     assert first[1] == 5
 
 
+def test_topology_of_the_owner_is_written_if_the_cluster_has_the_level_and_warned_of_if_not() -> None:
+    job_set = manifest("job-set")
+    job_set["metadata"]["annotations"] = {
+        "kai.scheduler/topology-required-placement": "example.com/block",
+        "kai.scheduler/topology-preferred-placement": "example.com/row",
+    }
+    reviews = Reviews(AdmissionSettings(topology_levels=("example.com/block", "example.com/rack")))
+    labels = SLICE | {"jobset.sigs.k8s.io/job-index": "1", "batch.kubernetes.io/job-completion-index": "2"}
+    pod = asyncio.run(reviews.review(owned_pod("p", reviews.create(job_set), labels)))
+    member = json.loads(pod["metadata"]["annotations"][names.GANG_MEMBER])
+    assert member["topology"] == {"required": "example.com/block", "rank": 1 + 4 + 2}
+    assert member["rank"] == "6"
+    (warning,) = reviews.warnings
+    assert "requests the topology level example.com/row, which has no effect" in warning
+    assert "topology.levels" in warning
+
+
 def test_many_pods_of_one_owner_need_one_lookup(reviews: Reviews) -> None:
     job = reviews.create(JOB, reviews.create(JOB_SET))
     admitted = reviews.admit([owned_pod(f"p{i}", job, SLICE) for i in range(200)])

@@ -8,7 +8,7 @@ the queues is in the status of Queue objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from calabash.binder.cluster.cluster import ClusterScheduler
@@ -70,6 +70,7 @@ class Core:
         shard: the part of the cluster for which the planner decides.
         system_namespaces: namespaces whose pods may have a system priority; elsewhere such a priority counts as 0.
         limit: time limit of one scheduler cycle; None: unlimited.
+        levels: levels of the network, as keys of node labels, outermost first; see ``gangs.near``.
         on_unlisted: called if the table of stages lists no transition for a pod's stage and event; see ``PodStore``.
     """
 
@@ -84,17 +85,19 @@ class Core:
         shard: Shard = ALL,
         system_namespaces: frozenset[str] = SYSTEM_NAMESPACES,
         limit: CycleLimit | None = None,
+        levels: Sequence[str] = (),
         on_unlisted: Callable[[UnlistedTransitionError], None] = raise_unlisted,
     ) -> None:
         self._limit = limit
+        self._levels = tuple(levels)
         self._options = options
         self._policy = policy
         self.queues = KubeQueues(shard)
-        empty = ClusterScheduler([], [DEFAULT], options=options, policy=policy)
+        empty = ClusterScheduler([], [DEFAULT], options=options, policy=policy, levels=levels)
         self.store = PodStore(empty, new_id=new_id, hold_s=hold_s, on_unlisted=on_unlisted)
         self.pods = Pods(self.store, self.queues, system_namespaces)
         self.relocations = Relocations(self.store, self.pods.requests, at_once=options.defragment_moves_max)
-        self.nodes = Nodes(self.store, self.pods, self.relocations)
+        self.nodes = Nodes(self.store, self.pods, self.relocations, self._levels)
         self.decisions = Decisions(self.store, self.pods, self.relocations)
         self.answers = ExtenderAnswers(self.store, self.pods, self.decisions)
         self.unplanned_pods = UnplannedPods(self.store, self.pods)
@@ -112,7 +115,9 @@ class Core:
         store = self.store
         nodes = self.nodes.cluster_nodes()
         store.use_scheduler(
-            ClusterScheduler(nodes, [DEFAULT], options=self._options, policy=self._policy, limit=self._limit)
+            ClusterScheduler(
+                nodes, [DEFAULT], options=self._options, policy=self._policy, limit=self._limit, levels=self._levels
+            )
         )
         self.queues.apply(store)
         for facts in sorted(store.claims.pods.values(), key=lambda f: (not f.node, f.created_at_s, f.uid)):

@@ -7,15 +7,16 @@ cannot know the plans of pods that are not bound yet; such a pod loses its plan 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.binder.cluster.nodes import ClusterNode, same_devices
+from calabash.kubernetes.gangs.near import domains_of
 from calabash.kubernetes.objects.allocation_api import AllocationApi, allocation_api_named
-from calabash.kubernetes.objects.names import GPUS
+from calabash.kubernetes.objects.names import GPUS, HOSTNAME
 from calabash.kubernetes.planner.decide.pods import Pods, displace, pods_on_node
 from calabash.kubernetes.planner.decide.relocations import Relocations
-from calabash.kubernetes.planner.state.affinity import HOSTNAME
 from calabash.kubernetes.planner.state.facts import GpuNodeFacts, NodeFacts
 from calabash.kubernetes.planner.state.pod_entry import PodEntry, devices_of
 from calabash.kubernetes.planner.state.pod_lifecycle import SETTLED, UNBOUND, Stage
@@ -33,7 +34,8 @@ class Nodes:
     pod's own memory would be counted as unmanaged, and the pod would not fit any more.
     """
 
-    def __init__(self, store: PodStore, pods: Pods, relocations: Relocations) -> None:
+    def __init__(self, store: PodStore, pods: Pods, relocations: Relocations, levels: Sequence[str] = ()) -> None:
+        self._levels = tuple(levels)
         self._store = store
         self._pods = pods
         self._relocations = relocations
@@ -106,6 +108,7 @@ class Nodes:
             labels=node.labels,
             taints=node.taints,
             schedulable=node.schedulable and not unready and devices.schedulable,
+            domains=domains_of(node.labels, self._levels),
         )
 
     def _all_in_use(self, node: NodeFacts) -> bool:

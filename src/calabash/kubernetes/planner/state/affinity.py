@@ -16,10 +16,10 @@ import msgspec
 
 from calabash.adapters.kube.objects.core import NodeSelectorTerm, Pod, SelectorRequirement
 from calabash.binder.cluster.upkeep import nodes_with_room
+from calabash.kubernetes.objects.names import HOSTNAME
 from calabash.kubernetes.planner.state.pod_entry import PodEntry
 from calabash.kubernetes.planner.state.store import PodStore
 
-HOSTNAME = "kubernetes.io/hostname"
 NODES_MAX = 4
 _NAME = "metadata.name"
 

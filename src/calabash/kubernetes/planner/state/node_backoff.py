@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from calabash.kubernetes.planner.state.affinity import HOSTNAME
+from calabash.kubernetes.objects.names import HOSTNAME
 
 PATIENCE_S = 5.0  # how long a refused pod is left alone
 PATIENCE_MAX_S = 300.0

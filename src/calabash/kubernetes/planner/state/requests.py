@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 
@@ -9,7 +10,7 @@ from calabash.binder.cluster.bundle import Bundle, Part
 from calabash.binder.cluster.cluster import BundleRequest
 from calabash.binder.cluster.moves import set_movable
 from calabash.kubernetes.dialects.translate import with_least_isolation
-from calabash.kubernetes.planner.state.affinity import HOSTNAME
+from calabash.kubernetes.objects.names import HOSTNAME
 from calabash.kubernetes.planner.state.budgets import Budgets
 from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.state.gang_members import WaitingRiders, stated_gang
@@ -22,6 +23,7 @@ from calabash.kubernetes.planner.state.store import PodStore
 from calabash.kubernetes.pod_request import ContainerKind, GangSource, PodRequest, isolation_named
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
+from calabash.sched import NODE_LEVEL, GangTopology
 
 SYSTEM_PRIORITY_MIN = 2_000_000_000  # system-cluster-critical and above are never evicted for others
 SYSTEM_NAMESPACES = frozenset(("kube-system", "calabash-system"))
@@ -210,6 +212,8 @@ class PodRequests:
             owner=facts.namespace,
             evictable=self.evictable(entry, now_s),
             guarded=self.guarded(entry),
+            topology=topology_of(facts, self._store.scheduler.scheduler.cluster.levels),
+            rank=facts.member.topology.rank if facts.member is not None and facts.member.topology is not None else None,
         )
 
     def evictable(self, entry: PodEntry, now_s: float) -> bool:
@@ -250,6 +254,29 @@ class PodRequests:
             movable = entry.stage is Stage.BOUND and not facts.leaving and alone and entry.bundle is not None
             constraints = self.bundle_request(entry).constraints if movable else facts.constraints
             set_movable(self._store.scheduler, entry.id, movable=movable, constraints=constraints)
+
+
+def topology_of(facts: PodFacts, levels: Collection[str]) -> GangTopology | None:
+    """Return the topology request of a member of a gang; None if it has none of levels that the planner knows.
+
+    Args:
+        levels: levels of the scheduler. Admission writes only levels of the cluster, but the setting may have changed.
+    """
+    asked = facts.member.topology if facts.member is not None else None
+    if asked is None:
+        return None
+    names = {HOSTNAME: NODE_LEVEL, **{level: level for level in levels}}
+    slice_level = names.get(asked.slice_level, "") if asked.slice_size else ""
+    required, preferred = names.get(asked.required, ""), names.get(asked.preferred, "")
+    if not (required or preferred or slice_level):
+        return None
+    return GangTopology(
+        required=required,
+        preferred=preferred,
+        slice_level=slice_level,
+        slice_size=asked.slice_size if slice_level else 0,
+        group=asked.group,
+    )
 
 
 @lru_cache(maxsize=256)
