@@ -205,9 +205,9 @@ def _invalid_amount(pod: WirePod) -> str:
     return ""
 
 
-def _path_in(message: str) -> str:
+def _path_in(told: str) -> str:
     """Return the path in an error message of the decoder; "" if it has none."""
-    found = _PATH.search(message)
+    found = _PATH.search(told)
     return found[1] if found is not None else ""
 
 
