@@ -114,9 +114,10 @@ def test_kubernetes_for_the_tests_is_built_where_go_and_root_are(tree: Tree) -> 
     tree.program("go", "exit 0")
     tree.program("python", 'echo building "$@"')
     told = tree("--tests").stdout.splitlines()
-    assert told[-3:] == [
+    assert told[-4:] == [
         "building -m tests.kube.programs",
         "building -m tests.kube.charts",
+        "building -m tests.kube.controller_programs",
         "building -m tests.contract.go_programs",
     ]
     assert "building" not in tree().stdout
