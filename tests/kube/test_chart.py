@@ -189,12 +189,20 @@ def test_admission_is_told_its_settings_in_its_own_words() -> None:
         settings = one(render(values), "ConfigMap", "calabash-admission")["data"]["settings.yaml"]
         return msgspec.convert(yaml.safe_load(settings), type=AdmissionSettings)
 
-    assert told({}) == AdmissionSettings()
+    levels = (
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/block",
+        "topology.kubernetes.io/rack",
+        "nvidia.com/gpu.clique",
+    )
+    default = AdmissionSettings(topology_levels=levels)
+    assert told({}) == default
+    assert told({"topology": {"levels": []}}) == AdmissionSettings()
     values = {"port": 9443, "exemptNamespaces": ["a"], "units": {"volcanoMemoryMib": 10}}
-    changed = AdmissionSettings(port=9443, exempt_namespaces=("a",), volcano_memory_mib=10)
+    changed = msgspec.structs.replace(default, port=9443, exempt_namespaces=("a",), volcano_memory_mib=10)
     assert told({"admission": values}) == changed
     named = told({"claims": {"extendedResourceName": "example.com/gpu"}})
-    assert named == AdmissionSettings(extended_resources=("example.com/gpu",))
+    assert named == msgspec.structs.replace(default, extended_resources=("example.com/gpu",))
 
 
 def test_metrics_are_served_where_they_are_wanted_and_then_as_the_product_registers_them() -> None:

@@ -26,6 +26,7 @@ from calabash.adapters.store import open_store
 from calabash.kubernetes.admission.claim_pods import look_up
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.dialects.pod import AskingClaim
+from calabash.kubernetes.gangs.table import read_kinds, table_with
 from calabash.kubernetes.node_plugin.reports.node_events import NodeEvents
 from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
 from calabash.kubernetes.objects.plan import PodPlan
@@ -98,6 +99,7 @@ MAY: Mapping[str, Mapping[tuple[str, str], set[str]]] = {
         ("resource.k8s.io", "resourceclaims"): {"get"},
         ("resource.k8s.io", "resourceclaimtemplates"): {"get"},
         ("resource.k8s.io", "deviceclasses"): {"list"},
+        **{(kind.group, kind.plural): {"get"} for kind in read_kinds(table_with()).values()},
         ("", "secrets=calabash-admission-tls"): {"get", "patch"},
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations=calabash-admission"): {"get", "patch"},
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations=calabash-admission"): {"get", "patch"},
