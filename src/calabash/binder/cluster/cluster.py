@@ -133,7 +133,6 @@ class ClusterScheduler:
         limit: CycleLimit | None = None,
         levels: Sequence[str] = (),
     ) -> None:
-        self._levels = tuple(levels)
         self.kinds = DeviceKinds()
         self.nodes: dict[NodeName, ClusterNode] = {}
         width = max([GPUS_PER_NODE_MAX, *(len(node.devices) for node in nodes)])
@@ -220,7 +219,8 @@ class ClusterScheduler:
         if (before.labels, before.taints) != (node.labels, node.taints):
             relabel(self.scheduler, node.name, labels=node.labels, taints=node.taints)
         if before.domains != node.domains:
-            self.scheduler.set_levels(self._levels, {n.name: n.domains for n in (*self.nodes.values(), node)})
+            levels = self.scheduler.cluster.levels
+            self.scheduler.set_levels(levels, {n.name: n.domains for n in (*self.nodes.values(), node)})
         self._add_node(node, before)
 
     def remove_node(self, name: NodeName) -> None:

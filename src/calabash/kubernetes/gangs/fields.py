@@ -97,6 +97,11 @@ def written_count(text: str, what: str) -> int:
     return int(text)
 
 
+def labelled_number(text: str) -> int | None:
+    """Return the number that a label or an annotation has; None if it is not a whole number of at most six digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
+
+
 def marks(tree: Any, kind: str) -> dict[str, str]:
     """Return the labels or annotations of a manifest or a pod template, without values that are no text.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calabash.kubernetes.gangs.fields import field, marks
+from calabash.kubernetes.gangs.fields import field, labelled_number, marks
 from calabash.kubernetes.gangs.gang import Gang, Role
 from calabash.kubernetes.gangs.owner import GangOwner, RoleMatch
 from calabash.kubernetes.gangs.resolve import gangs_of, without_gang
@@ -97,13 +97,8 @@ def _index(owner: GangOwner, role: Role | None, pod: Any) -> str:
         return index
     if not role.subgroup_size:
         return subgroup if role.count > 1 and subgroup not in ("", "0") else index or subgroup
-    if not (_is_number(index) and _is_number(subgroup)):
-        return ""
-    return str(int(subgroup) * role.subgroup_size + int(index))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 7
+    number, group = labelled_number(index), labelled_number(subgroup)
+    return "" if number is None or group is None else str(group * role.subgroup_size + number)
 
 
 def role_of(owner: GangOwner, roles: Sequence[str], pod: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from calabash.kubernetes.gang_member import MemberTopology
+from calabash.kubernetes.gangs.fields import labelled_number
 from calabash.kubernetes.gangs.gang import Gang, Role, TopologyRequest
 from calabash.kubernetes.objects.names import HOSTNAME
 
@@ -45,7 +46,8 @@ def _level(requests: Sequence[TopologyRequest], *, required: bool) -> str:
 
 def _rank(gang: Gang, role: Role, index: str, *, whole: bool) -> int | None:
     """Return the number of a member in its role, or in the gang: the roles follow each other in their order."""
-    if not (index.isascii() and index.isdecimal() and len(index) < 7):
+    number = labelled_number(index)
+    if number is None:
         return 0 if role.count == 1 and not whole else None
     before: list[Role] = []
     if whole:
@@ -53,7 +55,7 @@ def _rank(gang: Gang, role: Role, index: str, *, whole: bool) -> int | None:
             if one.name == role.name:
                 break
             before.append(one)
-    return sum(one.count for one in before) + int(index)
+    return sum(one.count for one in before) + number
 
 
 def domains_of(labels: Mapping[str, str], levels: Sequence[str]) -> tuple[str, ...]:

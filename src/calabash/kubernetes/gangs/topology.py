@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from calabash.kubernetes.gangs.fields import Place, marks
+from calabash.kubernetes.gangs.fields import Place, labelled_number, marks
 from calabash.kubernetes.gangs.gang import Role, TopologyRequest
 from calabash.kubernetes.gangs.owner import GangOwner, TopologyRule
 from calabash.kubernetes.gangs.roles import entries_of
@@ -50,6 +50,6 @@ def _annotated(annotations: dict[str, str], role: str) -> Iterator[TopologyReque
         for name in names:
             if annotations.get(name):
                 yield TopologyRequest(level=annotations[name][:_LEVEL_MAX], required=required, role=role)
-    level, size = annotations.get(SLICE_LEVEL, ""), annotations.get(SLICE_SIZE, "")
-    if level and size.isascii() and size.isdecimal() and len(size) < 7:
-        yield TopologyRequest(level=level[:_LEVEL_MAX], required=True, role=role, size=int(size))
+    level, size = annotations.get(SLICE_LEVEL, ""), labelled_number(annotations.get(SLICE_SIZE, ""))
+    if level and size is not None:
+        yield TopologyRequest(level=level[:_LEVEL_MAX], required=True, role=role, size=size)

@@ -97,7 +97,7 @@ class Core:
         self.store = PodStore(empty, new_id=new_id, hold_s=hold_s, on_unlisted=on_unlisted)
         self.pods = Pods(self.store, self.queues, system_namespaces)
         self.relocations = Relocations(self.store, self.pods.requests, at_once=options.defragment_moves_max)
-        self.nodes = Nodes(self.store, self.pods, self.relocations, self._levels)
+        self.nodes = Nodes(self.store, self.pods, self.relocations)
         self.decisions = Decisions(self.store, self.pods, self.relocations)
         self.answers = ExtenderAnswers(self.store, self.pods, self.decisions)
         self.unplanned_pods = UnplannedPods(self.store, self.pods)

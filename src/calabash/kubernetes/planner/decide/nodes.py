@@ -7,7 +7,6 @@ cannot know the plans of pods that are not bound yet; such a pod loses its plan 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from calabash.binder.cluster.device_kinds import NodeDevice
@@ -34,8 +33,7 @@ class Nodes:
     pod's own memory would be counted as unmanaged, and the pod would not fit any more.
     """
 
-    def __init__(self, store: PodStore, pods: Pods, relocations: Relocations, levels: Sequence[str] = ()) -> None:
-        self._levels = tuple(levels)
+    def __init__(self, store: PodStore, pods: Pods, relocations: Relocations) -> None:
         self._store = store
         self._pods = pods
         self._relocations = relocations
@@ -108,7 +106,7 @@ class Nodes:
             labels=node.labels,
             taints=node.taints,
             schedulable=node.schedulable and not unready and devices.schedulable,
-            domains=domains_of(node.labels, self._levels),
+            domains=domains_of(node.labels, self._store.scheduler.scheduler.cluster.levels),
         )
 
     def _all_in_use(self, node: NodeFacts) -> bool:
